@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What explains a changed run, by plain PyTorch hooks on transformers in float64: parts of logits, likelihoods, and sweeps.
+"""What explains a changed run, by plain PyTorch hooks on transformers in float64: parts of logits, likelihoods, and
+sweeps.
 
     python reference/changed_runs.py            # writes crates/limpid/fixtures/changed_runs.json
     python reference/changed_runs.py --check    # computes the file again and compares
@@ -59,7 +60,8 @@ def moved(model, parts, site, before, written):
         elif kind == "steer":
             change(step, zeros, picked, None)
         else:
-            change({**{"set": site, "value": 0.0}, **{k: v for k, v in step.items() if k in ("head", "unit", "pos")}}, ones, picked, None)
+            change({**{"set": site, "value": 0.0}, **{k: v for k, v in step.items() if k in ("head", "unit", "pos")}},
+                ones, picked, None)
             change(step, zeros, picked, source)
         written = {name: rows * ones for name, rows in written.items()}
         written[f"step {n}"] = written.get(f"step {n}", 0) + zeros
@@ -72,16 +74,19 @@ def why(model, tokens, steps, target):
     config, granite = model.config, model.kind == "granite"
     factor = config.residual_multiplier if granite else 1.0
     attn_out, mlp_out = ("attn.hook_out", "mlp.hook_out") if granite else ("hook_attn_out", "hook_mlp_out")
-    stream = moved(model, steps, "blocks.0.hook_resid_pre", before["blocks.0.hook_resid_pre"], {"embed": before["blocks.0.hook_resid_pre"]})
+    stream = moved(model, steps, "blocks.0.hook_resid_pre", before["blocks.0.hook_resid_pre"],
+        {"embed": before["blocks.0.hook_resid_pre"]})
     for layer in range(config.num_hidden_layers):
         block = f"blocks.{layer}"
         if layer:  # the stream between two blocks is the site behind one and before the next
             stream = moved(model, steps, f"{block}.hook_resid_pre", before[f"{block}.hook_resid_pre"], stream)
-        for out, hidden, name, back in [(attn_out, "attn.hook_z", "attention", "hook_resid_mid"), (mlp_out, "mlp.hook_post", "MLP", "hook_resid_post")]:
+        for out, hidden, name, back in [(attn_out, "attn.hook_z", "attention", "hook_resid_mid"), (mlp_out,
+            "mlp.hook_post", "MLP", "hook_resid_post")]:
             path = f"{LAYERS[model.kind]}.{layer}.{interventions_path(model, out)}"
             product = named[path]
             weight = product.weight.T if product.weight.shape[0] != before[f"{block}.{out}"].shape[1] or model.kind == "gpt2" else product.weight
-            inner = moved(model, steps, f"{block}.{hidden}", before[f"{block}.{hidden}"], {"own": before[f"{block}.{hidden}"]})
+            inner = moved(model, steps, f"{block}.{hidden}", before[f"{block}.{hidden}"],
+                {"own": before[f"{block}.{hidden}"]})
             wrote = {f"L{layer} {name}" if key == "own" else key: rows @ weight.T for key, rows in inner.items()}
             if product.bias is not None:
                 wrote[f"L{layer} {name}"] = wrote[f"L{layer} {name}"] + product.bias
@@ -114,11 +119,13 @@ def interventions_path(model, out):
 
 def likelihood(model, prompt, continuation, steps):
     tokens, n = prompt + continuation, len(prompt)
-    named = {"prompt": list(range(n)), "generated": list(range(n, len(tokens) - 1)), "all": list(range(len(tokens) - 1))}
+    named = {"prompt": list(range(n)), "generated": list(range(n, len(tokens) - 1)),
+        "all": list(range(len(tokens) - 1))}
 
     def place(step):
         at = step.get("pos", "all")
-        at = named[at] if isinstance(at, str) else [i % n if i < 0 else i for i in (at if isinstance(at, list) else [at])]
+        at = named[at] if isinstance(at, str) else [i % n if i < 0 else i
+            for i in (at if isinstance(at, list) else [at])]
         return {**step, "pos": at}
 
     logits = run(model, tokens[:-1], [place(step) for step in steps])[2]
@@ -135,7 +142,8 @@ def sweep(model, clean, corrupt, answer):
     if abs(ends[0] - ends[1]) < 0.1:
         return [[0.0]]  # too little to divide by in float32
     part = lambda m: (m - ends[1]) / (ends[0] - ends[1])
-    return [[part(measure(run(model, corrupt, patch(layer, head))[2])) for head in range(heads)] for layer in range(model.config.num_hidden_layers)]
+    return [[part(measure(run(model, corrupt, patch(layer, head))[2])) for head in range(heads)]
+        for layer in range(model.config.num_hidden_layers)]
 
 
 def cases():
@@ -152,17 +160,23 @@ def cases():
         attn_out = "attn.hook_out" if name == "granite" else "hook_attn_out"
         for steps in [
             [{"patch": f"blocks.{last}.hook_resid_pre", "from": other}],
-            [{"ablate": f"blocks.0.{attn_out}"}, {"steer": "blocks.0.hook_resid_mid", "by": 1.5, "add": {"vector": vector}}],
-            [{"set": f"blocks.{last}.attn.hook_z", "head": 1, "value": 0.75}, {"scale": f"blocks.{last}.hook_resid_post", "by": -0.5}],
-            [{"patch": f"blocks.{last}.mlp.hook_post", "unit": [0, 3, 5], "pos": [6], "from": other}, {"scale": f"blocks.0.{attn_out}", "by": 0.0}],
-            [{"scale": "blocks.0.attn.hook_pattern", "head": [0], "key": [1], "by": 3.0}, {"set": "blocks.0.hook_resid_post", "unit": [1, 2, 7], "value": 1.25}],
+            [{"ablate": f"blocks.0.{attn_out}"}, {"steer": "blocks.0.hook_resid_mid", "by": 1.5,
+            "add": {"vector": vector}}],
+            [{"set": f"blocks.{last}.attn.hook_z", "head": 1, "value": 0.75},
+            {"scale": f"blocks.{last}.hook_resid_post", "by": -0.5}],
+            [{"patch": f"blocks.{last}.mlp.hook_post", "unit": [0, 3, 5], "pos": [6], "from": other},
+            {"scale": f"blocks.0.{attn_out}", "by": 0.0}],
+            [{"scale": "blocks.0.attn.hook_pattern", "head": [0], "key": [1], "by": 3.0},
+            {"set": "blocks.0.hook_resid_post", "unit": [1, 2, 7], "value": 1.25}],
         ]:
             target = draw.randrange(model.config.vocab_size)
             value, parts = why(model, tokens, steps, target)
-            whys.append({"model": name, "tokens": tokens, "do": steps, "target": target, "value": value, "parts": parts})
+            whys.append({"model": name, "tokens": tokens, "do": steps, "target": target, "value": value,
+                "parts": parts})
         prompt, continuation = tokens[:4], draw.ids(model, 3)
         for pos in ["prompt", -1, "generated", [0, -2], "all"]:
-            steps = [{"steer": "blocks.0.hook_resid_post", "by": 2.0, "add": {"vector": vector}, "pos": pos}, {"scale": "blocks.1.attn.hook_z", "head": 1, "by": -1.5, "pos": pos}]
+            steps = [{"steer": "blocks.0.hook_resid_post", "by": 2.0, "add": {"vector": vector}, "pos": pos},
+                {"scale": "blocks.1.attn.hook_z", "head": 1, "by": -1.5, "pos": pos}]
             total = likelihood(model, prompt, continuation, steps)
             scores.append({"model": name, "prompt": prompt, "continuation": continuation, "do": steps, "total": total})
     granite = models["granite"]
@@ -174,18 +188,21 @@ def cases():
             ({"ablate": ""}, {"ablate": ""}),
             ({"scale": "", "by": 0.3, "pos": [2, 5]}, {"scale": "", "by": 0.3, "pos": [2, 5]}),
             ({"set": "", "value": 0.5, "unit": [1, 4]}, {"set": "", "value": 0.5 / m, "unit": [1, 4]}),
-            ({"steer": "", "by": 2.0, "add": {"vector": vector}}, {"steer": "", "by": 2.0 / m, "add": {"vector": vector}}),
+            ({"steer": "", "by": 2.0, "add": {"vector": vector}}, {"steer": "", "by": 2.0 / m,
+            "add": {"vector": vector}}),
             ({"patch": "", "from": {"tokens": other}}, {"patch": "", "from": {"tokens": other}}),
         ]:
             logits = run(granite, tokens, [there(same, own)])[2]
-            scaled.append({"model": "granite", "tokens": tokens, "do": [there(step, site)], "logits": logits[-1].tolist()})
+            scaled.append({"model": "granite", "tokens": tokens, "do": [there(step, site)],
+                "logits": logits[-1].tolist()})
     sweeps, model = [], models["llama-gqa"]
     for _ in range(4000):
         clean, corrupt = draw.ids(model, 3), draw.ids(model, 3)
         grid = sweep(model, clean, corrupt, answer := draw.randrange(model.config.vocab_size))
         flat = sum(grid, [])
         if max(flat) < -0.001 and min(flat) < -0.05 and len(sweeps) < 2:
-            sweeps.append({"model": "llama-gqa", "clean": clean, "corrupt": corrupt, "answer": answer, "recovered": grid})
+            sweeps.append({"model": "llama-gqa", "clean": clean, "corrupt": corrupt, "answer": answer,
+                "recovered": grid})
         if len(sweeps) == 2:
             break
     assert len(sweeps) == 2
@@ -214,5 +231,6 @@ if __name__ == "__main__":
     if "--check" in sys.argv:
         assert close(found, json.loads(HERE.read_text())), "the file has other numbers"
     else:
-        HERE.write_text("{\n" + ",\n".join(f'"{kind}": [\n' + ",\n".join(map(json.dumps, some)) + "\n]" for kind, some in found.items()) + "\n}\n")
+        HERE.write_text("{\n" + ",\n".join(f'"{kind}": [\n' + ",\n".join(map(json.dumps, some)) + "\n]" for kind,
+            some in found.items()) + "\n}\n")
     print(", ".join(f"{len(some)} of {kind}" for kind, some in found.items()))

@@ -3,9 +3,9 @@
 
     python reference/chat.py FOLDER crates/limpid-data/fixtures/chat/template.json
 
-FOLDER is a model that limpid trained on conversations, as `limpid convert --to hf` writes it: its tokenizer.json and its
-chat_template.jinja are read by AutoTokenizer. The file holds the template, and conversations with their text: `text` of
-the whole, `asked` of what an answer comes after. `limpid` holds its own text to it. Nothing is downloaded.
+FOLDER is a model that limpid trained on conversations, as `limpid convert --to hf` writes it: its tokenizer.json and
+its chat_template.jinja are read by AutoTokenizer. The file holds the template, and conversations with their text:
+`text` of the whole, `asked` of what an answer comes after. `limpid` holds its own text to it. Nothing is downloaded.
 """
 
 import json

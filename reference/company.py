@@ -1,11 +1,12 @@
-"""Answers of a server under load, half of them steered, with clients that leave, beside the answers it gives to each request alone.
+"""Answers of a server under load, half of them steered, with clients that leave, beside the answers it gives to each
+request alone.
 
     python3 reference/company.py target/release/limpid MODEL --clients 64 --requests 1500
 
-Starts `limpid serve`, asks for each of 40 completions alone, then has many clients ask for them at once, of which a third goes away in
-the middle. Every second request changes what the model computes for it (`limpid.interventions`), each in its way. Every answer that was read to
-its end must have the bytes it has alone, and most steered ones must differ from what they are without the change. Exits with 1 otherwise.
-Standard library only.
+Starts `limpid serve`, asks for each of 40 completions alone, then has many clients ask for them at once, of which a
+third goes away in the middle. Every second request changes what the model computes for it (`limpid.interventions`),
+each in its way. Every answer that was read to its end must have the bytes it has alone, and most steered ones must
+differ from what they are without the change. Exits with 1 otherwise. Standard library only.
 """
 
 import argparse
@@ -30,8 +31,10 @@ def steps(number, draw):
 
 
 def body(number, draw):
-    prompt = " ".join(draw.choice(["Once", "upon", "a", "time", "the", "cat", "said", "Tom"]) for _ in range(draw.randint(1, 20)))
-    asked = {"prompt": prompt, "max_tokens": draw.randint(1, 40), "seed": number, "temperature": draw.choice([0, 0.7, 1.3]), "stream": True}
+    prompt = " ".join(draw.choice(["Once", "upon", "a", "time", "the", "cat", "said", "Tom"])
+        for _ in range(draw.randint(1, 20)))
+    asked = {"prompt": prompt, "max_tokens": draw.randint(1, 40), "seed": number,
+        "temperature": draw.choice([0, 0.7, 1.3]), "stream": True}
     if draw.random() < 0.3:
         asked |= {"n": 3}
     if draw.random() < 0.3:
@@ -58,7 +61,8 @@ def ask(address, text, leaves=None):
         event = json.loads(line[6:])
         assert "error" not in event, event
         for choice in event["choices"]:
-            choices.setdefault(choice["index"], []).append([choice["text"], choice.get("logprobs"), choice["finish_reason"]])
+            choices.setdefault(choice["index"], []).append([choice["text"], choice.get("logprobs"),
+                choice["finish_reason"]])
     connection.close()
     return json.dumps(choices, sort_keys=True)
 
@@ -70,7 +74,8 @@ def main():
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=1500)
     asked = parser.parse_args()
-    command = [asked.limpid, "serve", "--model", asked.model, "--port", "0", "--max-queue", "100000", "--allow-interventions"]
+    command = [asked.limpid, "serve", "--model", asked.model, "--port", "0", "--max-queue", "100000",
+        "--allow-interventions"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         host, port = re.search(r"http://([\d.]+):(\d+)", server.stderr.readline()).groups()
@@ -79,7 +84,8 @@ def main():
         draw = random.Random(1)
         plain, bodies = zip(*[body(number, draw) for number in range(40)])
         alone = [ask(address, text) for text in bodies]
-        steered = sum(ask(address, text) != alone[number] for number, text in enumerate(plain) if text != bodies[number])
+        steered = sum(ask(address, text) != alone[number] for number, text in enumerate(plain)
+            if text != bodies[number])
         same, differ, left, failed = [0], [], [0], []
         lock, todo = threading.Lock(), list(range(asked.requests))
 

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Control vectors in both programs: limpid's in llama.cpp, gguf-py's in limpid; and the truth of limpid's directions, by numpy.
+"""Control vectors in both programs: limpid's in llama.cpp, gguf-py's in limpid; and the truth of limpid's directions,
+by numpy.
 
     python reference/control_vectors.py check target/release/limpid     # limpid beside llama.cpp itself
     python reference/control_vectors.py make                            # crates/limpid/fixtures/directions.json, and control.gguf there
 
-`check` needs `xllamacpp` (2026.10.11549, whose extension has llama.cpp's functions) and `gguf`. It lets limpid find a control vector of a small GPT-2 and
-of a small Llama, both just trained; lets llama.cpp read and apply it (`common_control_vector_load`, `llama_set_adapter_cvec`), in all layers and in
-each one alone; and compares logits and eight greedy tokens with limpid's `inspect` and `generate --intervene`. Then the same with a vector that gguf-py wrote.
+`check` needs `xllamacpp` (2026.10.11549, whose extension has llama.cpp's functions) and `gguf`. It lets limpid find a
+control vector of a small GPT-2 and of a small Llama, both just trained; lets llama.cpp read and apply it
+(`common_control_vector_load`, `llama_set_adapter_cvec`), in all layers and in each one alone; and compares logits and
+eight greedy tokens with limpid's `inspect` and `generate --intervene`. Then the same with a vector that gguf-py wrote.
 llama.cpp looks a GELU up in a table of f16, so GPT-2's logits may differ by 5e-4, and Llama's by 1e-5.
 
-`make` writes rows of random numbers, and what numpy finds in them: the difference of means, the first right singular vector of the differences with
-its share, and a logistic regression with L2 by Newton's method; and a control vector that gguf-py writes.
+`make` writes rows of random numbers, and what numpy finds in them: the difference of means, the first right singular
+vector of the differences with its share, and a logistic regression with L2 by Newton's method; and a control vector
+that gguf-py writes.
 """
 
 import ctypes
@@ -52,7 +55,8 @@ def read(path):
 
 
 def probe(rows, signs):
-    """w and b that minimise mean(ln(1 + exp(-y (w x + b)))) + L2/2 |w|^2, of rows that are centred and have a mean square length of 1."""
+    """w and b that minimise mean(ln(1 + exp(-y (w x + b)))) + L2/2 |w|^2, of rows that are centred and have a mean
+    square length of 1."""
     centre = rows.mean(0)
     scale = numpy.sqrt(((rows - centre) ** 2).sum(1).mean())
     ones = numpy.hstack([(rows - centre) / scale, numpy.ones((len(rows), 1))])
@@ -135,7 +139,8 @@ class Batch(ctypes.Structure):
 class Name(ctypes.Structure):
     """A std::string of libstdc++'s older form: length, room and references before the characters."""
 
-    _fields_ = [("length", ctypes.c_size_t), ("room", ctypes.c_size_t), ("references", ctypes.c_size_t), ("text", ctypes.c_char * 512)]
+    _fields_ = [("length", ctypes.c_size_t), ("room", ctypes.c_size_t), ("references", ctypes.c_size_t), ("text",
+        ctypes.c_char * 512)]
 
 
 class Load(ctypes.Structure):
@@ -161,7 +166,8 @@ def library():
     import xllamacpp
 
     lib = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
-    of = lambda name, result, *taken: (setattr(getattr(lib, name), "restype", result), setattr(getattr(lib, name), "argtypes", taken))
+    of = lambda name, result, *taken: (setattr(getattr(lib, name), "restype", result), setattr(getattr(lib, name),
+        "argtypes", taken))
     of("llama_model_default_params", ModelParams)
     of("llama_model_load_from_file", ctypes.c_void_p, ctypes.c_char_p, ModelParams)
     of("llama_model_get_vocab", ctypes.c_void_p, ctypes.c_void_p)
@@ -173,7 +179,8 @@ def library():
     of("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float), ctypes.c_void_p, ctypes.c_int32)
     of("llama_batch_free", None, Batch)
     of("llama_free", None, ctypes.c_void_p)
-    of("llama_set_adapter_cvec", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int32] * 3)
+    of("llama_set_adapter_cvec", ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+        *[ctypes.c_int32] * 3)
     lib.load = lib._Z26common_control_vector_loadRKSt6vectorI31common_control_vector_load_infoSaIS0_EE
     lib.load.restype, lib.load.argtypes = None, [ctypes.POINTER(Loaded), ctypes.POINTER(Vector)]
     quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
@@ -207,7 +214,8 @@ class Llama:
     def logits(self, tokens, control, layers):
         """Logits of each position, with a control vector applied from the first to the last of `layers`."""
         params = self.lib.llama_context_default_params()
-        assert (params.n_ctx, params.flash_attn_type, params.type_k, params.type_v) == (512, -1, 1, 1), "another llama.cpp"
+        assert (params.n_ctx, params.flash_attn_type, params.type_k, params.type_v) == (512, -1, 1,
+            1), "another llama.cpp"
         params.n_ctx, params.flash_attn_type, params.type_k, params.type_v = 64, 0, 0, 0  # all f32
         params.n_threads[0] = params.n_threads[1] = 1
         context = self.lib.llama_init_from_model(self.model, params)
@@ -241,11 +249,13 @@ def check(limpid):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             (folder / "text.txt").write_text(text)
-            sizes = ["--n-layer", 4, "--d-model", 32, "--n-head", 4, "--context-length", 64, "--steps", 40, "--batch-size", 4]
+            sizes = ["--n-layer", 4, "--d-model", 32, "--n-head", 4, "--context-length", 64, "--steps", 40,
+                "--batch-size", 4]
             tokenizer = ["--tokenizer", folder / "bpe.json"]
             run(limpid, "tokenize", "train", folder / "text.txt", "--vocab-size", 270, "--out", folder / "bpe.json")
             shape = settings or ["--preset", "gpt2"]
-            run(limpid, "train", "--data", folder / "text.txt", *tokenizer, *shape, *sizes, "--sample", 0, "--json", "--out", folder / "run")
+            run(limpid, "train", "--data", folder / "text.txt", *tokenizer, *shape, *sizes, "--sample", 0, "--json",
+                "--out", folder / "run")
             run(limpid, "convert", folder / "run", folder / "model.gguf", "--dtype", "f32")
             sides = [word for pair in prompts for word in ("--positive", pair[0], "--negative", pair[1])]
             vector = folder / "found.gguf"
@@ -255,7 +265,8 @@ def check(limpid):
             written = folder / "written.gguf"
             draw = numpy.random.default_rng(3)
             write(written, {layer: draw.normal(size=32) for layer in (1, 3)}, kind)
-            compare(limpid, Llama(lib, folder / "model.gguf"), folder, kind, [(vector, found), (written, read(written))])
+            compare(limpid, Llama(lib, folder / "model.gguf"), folder, kind, [(vector, found),
+                (written, read(written))])
 
 
 def compare(limpid, llama, folder, kind, vectors):
@@ -269,7 +280,8 @@ def compare(limpid, llama, folder, kind, vectors):
             steps = json.dumps([{"control_vector": str(path), "by": 1, "layer": layers}])
             ids = ",".join(map(str, tokens))
             out = folder / "run.safetensors"
-            run(limpid, "inspect", folder / "model.gguf", "--tokens", ids, "--tensor", "logits", "--intervene", steps, "--save", out)
+            run(limpid, "inspect", folder / "model.gguf", "--tokens", ids, "--tensor", "logits", "--intervene", steps,
+                "--save", out)
             ours = load_file(out)["logits"][0]
             theirs = llama.logits(tokens, control, (first, last))
             apart, moved = float(numpy.abs(ours - theirs).max()), float(numpy.abs(theirs - plain).max())
@@ -277,11 +289,13 @@ def compare(limpid, llama, folder, kind, vectors):
             for _ in range(LENGTH):
                 whole.append(int(llama.logits(whole, control, (first, last))[-1].argmax()))
             made = run(
-                limpid, "generate", folder / "model.gguf", "--prompt", "a bad cab", "-n", LENGTH, "--temperature", 0, "--json", "--intervene", steps
+                limpid, "generate", folder / "model.gguf", "--prompt", "a bad cab", "-n", LENGTH, "--temperature", 0,
+                "--json", "--intervene", steps
             )
             made = json.loads(made)
             greedy = made["samples"][0]["tokens"] == whole[len(tokens) :]
-            line = {"model": kind, "vector": path.name, "layers": layers, "moved": moved, "apart": apart, "greedy": greedy}
+            line = {"model": kind, "vector": path.name, "layers": layers, "moved": moved, "apart": apart,
+                "greedy": greedy}
             print(json.dumps(line))
             assert moved > 20 * allowed and apart < allowed and greedy, made
 

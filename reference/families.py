@@ -30,8 +30,8 @@ may differ by: so a reader that ignores the key fails. It also reloads every fol
 transformers itself can read and insists on the same numbers.
 
 `train` writes crates/limpid/fixtures/training/CASE.safetensors: on the same rows, with `targets` of which some are left
-out (-100), the `loss`, the `losses` of the rows, `grad/NAME`, and three steps of AdamW with clipping, as make.py has them.
-It is computed in float64, from the model as it is stored.
+out (-100), the `loss`, the `losses` of the rows, `grad/NAME`, and three steps of AdamW with clipping, as make.py has
+them. It is computed in float64, from the model as it is stored.
 
 Versions are pinned in requirements.txt; the same versions give the same bytes on the same machine.
 Nothing is downloaded.
@@ -472,8 +472,10 @@ def llama_like():
            dict(num_key_value_heads=4, head_dim=4, attention_bias=True, tie_word_embeddings=True,
                 rms_norm_eps=1e-2, rope_parameters=LLAMA3),
            {"attention_bias": False, "rms_norm_eps": 1e-6, "rope_parameters": rope(100.0)})
-    yield ("nanochat", "norms without gains, of the embedding and of each head's queries and keys too; squared relu; logits "
-           "bounded; turned the other way", "NanoChatForCausalLM", dict(num_key_value_heads=2, final_logit_softcapping=1.5),
+    yield ("nanochat", "norms without gains, of the embedding and of each head's queries and keys too; squared relu; "
+        "logits "
+           "bounded; turned the other way", "NanoChatForCausalLM", dict(num_key_value_heads=2,
+               final_logit_softcapping=1.5),
            theta | {"hidden_act": "relu", "final_logit_softcapping": 15.0})
     yield ("nanochat-biased", "biases of attention, tied, no bound, silu", "NanoChatForCausalLM",
            dict(num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True, final_logit_softcapping=None,
@@ -501,7 +503,8 @@ def llama_like():
            dict(num_key_value_heads=2, hidden_act="relu", rope_parameters=rope(500.0, partial_rotary_factor=1.0)),
            {"hidden_act": "gelu_new"})
     yield ("stablelm", "a quarter of each head turned, layer norms, gated", "StableLmForCausalLM",
-           dict(num_key_value_heads=1, hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=14),
+           dict(num_key_value_heads=1, hidden_size=32, num_attention_heads=2, num_hidden_layers=1,
+           intermediate_size=14),
            theta)
     yield ("stablelm-parallel", "both parts side by side, biases of queries, keys and values, half turned",
            "StableLmForCausalLM",
@@ -527,7 +530,8 @@ def llama_like():
     yield ("granite", "factors of embedding, residual sums, scores and logits", "GraniteForCausalLM",
            dict(num_key_value_heads=2, embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.7,
                 logits_scaling=1.5),
-           {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 0.5, "logits_scaling": 1.0})
+           {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 0.5,
+           "logits_scaling": 1.0})
     yield ("granite-biased", "biases, tied", "GraniteForCausalLM",
            dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
                 embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=0.9),
@@ -536,7 +540,8 @@ def llama_like():
     yield ("mistral", "a window of 4, all blocks", "MistralForCausalLM",
            dict(num_key_value_heads=2, sliding_window=4), {"sliding_window": 5})
     yield ("mistral-wide", "head_dim 6, no window, tied", "MistralForCausalLM",
-           dict(num_key_value_heads=1, sliding_window=None, head_dim=6, tie_word_embeddings=True), {"sliding_window": 3})
+           dict(num_key_value_heads=1, sliding_window=None, head_dim=6, tie_word_embeddings=True),
+           {"sliding_window": 3})
     yield ("gemma2", "norms before and after, every second block with a window, soft caps", "Gemma2ForCausalLM",
            dict(num_key_value_heads=2, head_dim=6, intermediate_size=14, sliding_window=4, query_pre_attn_scalar=9,
                 attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
@@ -571,10 +576,12 @@ def scaled_cases():
     """Angles for longer contexts than a model was trained on."""
     wide = LLAMA_SIZES | dict(hidden_size=18, num_attention_heads=2, head_dim=8, num_key_value_heads=1)
     plain = {"rope_parameters": rope(100.0)}
-    yield Case("qwen3-yarn", "yarn with a ramp that ends between pairs, an attention_factor of its own", "Qwen3ForCausalLM",
+    yield Case("qwen3-yarn", "yarn with a ramp that ends between pairs, an attention_factor of its own",
+        "Qwen3ForCausalLM",
                wide | dict(rope_parameters=YARN | dict(truncate=False, attention_factor=1.3)),
                matters=plain | {"rope_parameters": YARN | dict(attention_factor=1.3)})
-    yield Case("llama-yarn", "yarn as its paper has it, spelt as before transformers 5, beside a rope_parameters that it replaces",
+    yield Case("llama-yarn", "yarn as its paper has it, spelt as before transformers 5, beside a rope_parameters that "
+        "it replaces",
                "LlamaForCausalLM", wide | dict(rope_parameters=YARN), matters=plain,
                keys=lambda keys: old_rope_keys(keys) | {"rope_parameters": rope(77.0)})
     yield Case("llama-yarn-mscale", "yarn with mscale and mscale_all_dim, the usual betas, no original length, biases",
@@ -592,7 +599,8 @@ def scaled_cases():
                                   rope_parameters={"full_attention": YARN, "sliding_attention": rope(20.0)}),
                keys=gemma_rope_keys,
                matters={"rope_parameters": {"full_attention": rope(100.0), "sliding_attention": rope(20.0)}})
-    yield Case("llama-dynamic", "dynamic: within the context as without, spelt as before transformers 5", "LlamaForCausalLM",
+    yield Case("llama-dynamic", "dynamic: within the context as without, spelt as before transformers 5",
+        "LlamaForCausalLM",
                wide | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=100.0, factor=3.0)), shape=(2, 32),
                keys=old_rope_keys, matters={"rope_theta": 1e4})
     # angles of texts of up to 12 tokens by the first list, of longer ones by the second
@@ -602,13 +610,16 @@ def scaled_cases():
                phi3 | dict(rope_parameters=LONG | lists), shape=(2, 12),
                matters={"rope_parameters": LONG | lists | dict(short_factor=lists["long_factor"])})
     lists = {name: factors[:3] for name, factors in lists.items()}
-    yield Case("phi3-longrope-partial", "longrope of three quarters of each head, as Phi-4-mini, spelt as before transformers "
+    yield Case("phi3-longrope-partial",
+        "longrope of three quarters of each head, as Phi-4-mini, spelt as before transformers "
                "5; tokens beyond the original length, which limpid reads only where it is told so", "Phi3ForCausalLM",
                phi3 | dict(rope_parameters=LONG | lists | dict(partial_rotary_factor=0.75)), shape=(2, 21),
                keys=su_rope_keys,
-               matters={"rope_parameters": LONG | lists | dict(partial_rotary_factor=0.75, long_factor=lists["short_factor"])})
+               matters={"rope_parameters": LONG | lists | dict(partial_rotary_factor=0.75,
+               long_factor=lists["short_factor"])})
     yield Case("llama-longrope", "longrope of a model that is no Phi, whose lengths are equal", "LlamaForCausalLM",
-               wide | dict(rope_parameters=LONG | dict(short_factor=[1.0, 1.1, 1.4, 2.3], long_factor=[1.2, 1.9, 3.5, 8.25],
+               wide | dict(rope_parameters=LONG | dict(short_factor=[1.0, 1.1, 1.4, 2.3], long_factor=[1.2, 1.9, 3.5,
+               8.25],
                                                        attention_factor=1.15)), matters=plain)
 
 
@@ -646,14 +657,16 @@ def other_cases():
                                        scale_attn_weights=False, n_embd=9, layer_norm_epsilon=1e-2),
                matters={"scale_attn_weights": True, "layer_norm_epsilon": 1e-5}, std=0.7)
     off = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    for name, kind, headless in [("roberta", "Roberta", "RobertaModel"), ("xlm-roberta", "XLMRoberta", "XLMRobertaModel"),
+    for name, kind, headless in [("roberta", "Roberta", "RobertaModel"), ("xlm-roberta", "XLMRoberta",
+        "XLMRobertaModel"),
                                  ("camembert", "Camembert", "CamembertModel")]:
         special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2)
         yield Case(name, "positions counted from 2, one segment, a head of its own kind", f"{kind}ForMaskedLM",
                    BERT_SIZES | off | special | dict(type_vocab_size=1, layer_norm_eps=1e-5), shape=(3, 10),
                    matters={"layer_norm_eps": 1e-2})
         yield Case(f"{name}-encoder", "no head, a pooler, relu, two segments", headless,
-                   BERT_SIZES | off | special | dict(hidden_act="relu", num_hidden_layers=1, hidden_size=14), shape=(3, 8),
+                   BERT_SIZES | off | special | dict(hidden_act="relu", num_hidden_layers=1, hidden_size=14), shape=(3,
+                   8),
                    matters={"hidden_act": "gelu"})
     distil = dict(n_layers=2, n_heads=2, dim=12, hidden_dim=22, max_position_embeddings=13, vocab_size=37)
     distil |= dict(dropout=0.0, attention_dropout=0.0)
@@ -669,24 +682,29 @@ def other_cases():
                electra | dict(hidden_act="relu", num_attention_heads=3), shape=(3, 8),
                matters={"hidden_act": "gelu"})
     narrow = BERT_SIZES | off | dict(embedding_size=7)
-    yield Case("electra-narrow", "an embedding of its own width, the head of the generator", "ElectraForMaskedLM", narrow,
+    yield Case("electra-narrow", "an embedding of its own width, the head of the generator", "ElectraForMaskedLM",
+        narrow,
                shape=(3, 10), matters={"layer_norm_eps": 1e-2})
     yield Case("electra-narrow-discriminator", "an embedding of its own width, the discriminator: its hidden states",
                "ElectraForPreTraining", narrow | dict(embedding_size=17, hidden_act="relu", num_attention_heads=3),
                shape=(3, 8), matters={"hidden_act": "gelu"})
-    yield Case("albert", "three blocks that are one, an embedding of its own width; with its tokenizer (Unigram, Precompiled)",
+    yield Case("albert", "three blocks that are one, an embedding of its own width; with its tokenizer (Unigram, "
+        "Precompiled)",
                "AlbertForMaskedLM", narrow | dict(num_hidden_layers=3, intermediate_size=23), shape=(3, 10),
                matters={"hidden_act": "gelu", "num_hidden_layers": 2}, extra=albert_files)
     yield Case("albert-encoder", "no head, a pooler, an embedding as wide as the stream, with its product nevertheless",
                "AlbertModel", narrow | dict(hidden_act="relu", hidden_size=14, embedding_size=14), shape=(3, 8),
                matters={"hidden_act": "gelu"})
-    yield Case("albert-pretraining", "an embedding wider than the stream; pooler and the head of sentence order, one segment",
+    yield Case("albert-pretraining",
+        "an embedding wider than the stream; pooler and the head of sentence order, one segment",
                "AlbertForPreTraining",
-               narrow | dict(embedding_size=17, hidden_size=10, type_vocab_size=1, layer_norm_eps=1e-2, num_hidden_layers=4),
+               narrow | dict(embedding_size=17, hidden_size=10, type_vocab_size=1, layer_norm_eps=1e-2,
+               num_hidden_layers=4),
                shape=(3, 9), matters={"layer_norm_eps": 1e-12, "num_hidden_layers": 3})
     neo = dict(num_layers=2, num_heads=2, hidden_size=12, max_position_embeddings=14, vocab_size=31) | NO_SPECIALS
     yield Case("gpt-neo", "scores are not scaled, the second block has a window of 4", "GPTNeoForCausalLM",
-               neo | dict(window_size=4, attention_types=[[["global", "local"], 1]]), matters={"window_size": 5}, std=0.7)
+               neo | dict(window_size=4, attention_types=[[["global", "local"], 1]]), matters={"window_size": 5},
+               std=0.7)
     yield Case("gpt-neo-local", "a window in the first two of three blocks, intermediate_size 19", "GPTNeoForCausalLM",
                neo | dict(num_layers=3, window_size=3, attention_types=[[["local"], 2], [["global"], 1]],
                           intermediate_size=19, hidden_size=10), matters={"window_size": 5}, std=0.7)
@@ -981,7 +999,8 @@ def write_json(path, value):
 # What training does
 # ---------------------------------------------------------------------------------------------
 
-# as few as have every axis of limpid's configuration that a family has: crates/limpid/tests/library/parity.rs says which has which
+# as few as have every axis of limpid's configuration that a family has: crates/limpid/tests/library/parity.rs says
+# which has which
 TRAINED = """
     qwen3 olmo2 nanochat gemma2 gemma3 cohere pythia phi gptj glm4 granite bloom mpt gpt-neo smollm3 helium-biased
     falcon-new mistral roberta qwen3-yarn phi3-longrope albert electra-narrow
@@ -1023,7 +1042,8 @@ def train(case):
         model.load_state_dict(stored.state_dict())
         start = {name: p.detach().clone() for name, p in model.named_parameters()}
         logits = model(**inputs).logits
-        assert all(x.dtype == torch.float64 for x in [logits, *model.parameters(), *model.buffers()] if x.is_floating_point())
+        assert all(x.dtype == torch.float64 for x in [logits, *model.parameters(), *model.buffers()]
+            if x.is_floating_point())
         losses = token_losses(logits, targets)
         loss = mean_loss(losses, targets)
         loss.backward()
@@ -1086,13 +1106,15 @@ def refused():
          llama | {"rope_theta": 1e4, "rope_scaling": long | {"short_factor": [1.0, 1.0, 1.0]}}),
         ("llama-longrope-negative", "`long_factor` has a number below 0",
          llama | {"rope_theta": 1e4, "rope_scaling": long | {"long_factor": [1.0, -1.0]}}),
-        ("llama-su", "`rope_scaling` of type `su`, which is Phi-3's alone", llama | {"rope_scaling": long | {"rope_type": "su"}}),
+        ("llama-su", "`rope_scaling` of type `su`, which is Phi-3's alone",
+        llama | {"rope_scaling": long | {"rope_type": "su"}}),
         ("llama-proportional", "`rope_parameters` of type `proportional`",
          llama | {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}),
         ("gpt-neox-theta", "`rope_theta`, which GPT-NeoX calls rotary_emb_base and transformers does not read",
          llama | {"model_type": "gpt_neox", "hidden_act": "gelu", "rope_theta": 500.0, "num_key_value_heads": None}),
         ("gemma3-flat", "`rope_parameters` without `full_attention` and `sliding_attention`",
-         llama | {"model_type": "gemma3_text", "head_dim": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+         llama | {"model_type": "gemma3_text", "head_dim": 4, "rope_parameters": {"rope_type": "default",
+         "rope_theta": 1e4}}),
         ("llama-partial-rotary", "`partial_rotary_factor`: only part of a head turns",
          llama | {"partial_rotary_factor": 0.5}),
         ("llama-kv-heads", "`num_attention_heads` 4 is not a multiple of `num_key_value_heads` 3",
@@ -1107,7 +1129,8 @@ def refused():
          {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 33,
           "d_model": 16, "num_layers": 2, "is_encoder_decoder": True}),
         ("llama-two-scalings", "`rope_scaling` of type `axial` beside rope_parameters, which it replaces",
-         llama | {"rope_scaling": {"rope_type": "axial"}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+         llama | {"rope_scaling": {"rope_type": "axial"}, "rope_parameters": {"rope_type": "default",
+         "rope_theta": 1e4}}),
         ("llama-layer-types", "`layer_types` with windows, which Llama has not",
          llama | {"layer_types": ["full_attention", "sliding_attention"]}),
         ("mixtral", "`model_type` `mixtral`: a `mixture of experts`",

@@ -2,10 +2,10 @@
 
     python reference/folders.py crates/limpid-tokenizer/fixtures/folders.json crates/limpid-checkpoint/fixtures/chat_templates.json
 
-Small vocabularies, and beside each the files that people have: every class with every setting that it reads, tokens in every
-place where a file may name them, folders whose files disagree. For each folder the file holds the ids of some texts, alone and
-with what the model expects round them, and the tokens that chat templates write by name. The second file holds which of a folder's chat templates is taken.
-Nothing is downloaded.
+Small vocabularies, and beside each the files that people have: every class with every setting that it reads, tokens in
+every place where a file may name them, folders whose files disagree. For each folder the file holds the ids of some
+texts, alone and with what the model expects round them, and the tokens that chat templates write by name. The second
+file holds which of a folder's chat templates is taken. Nothing is downloaded.
 """
 
 import base64
@@ -38,7 +38,8 @@ def letters():
 
 def words():
     """BERT's word pieces, case and accents as they are."""
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abehlo", "##e", "##l", "##o", "he", "##llo", "hello", "Hello",
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abehlo", "##e", "##l", "##o", "he", "##llo", "hello",
+        "Hello",
              "HELLO", "é", "hé", "##llé", "中", "##文", "文", "!"]
     t = Tokenizer(models.WordPiece(vocab={name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
     t.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
@@ -52,7 +53,8 @@ def marks():
     """A Llama's, as older programs wrote it."""
     names = ["<unk>", "<s>", "</s>", "▁", *"abehlo", *"<>/stxy", "H", "▁h", "he", "▁he", "ll", "llo", "▁hello"]
     merges = [("▁", "h"), ("h", "e"), ("▁h", "e"), ("l", "l"), ("ll", "o"), ("▁he", "llo")]
-    t = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges, unk_token="<unk>", fuse_unk=True))
+    t = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges, unk_token="<unk>",
+        fuse_unk=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
@@ -62,7 +64,8 @@ def marks():
 
 def pieces():
     """SentencePiece's pieces with scores."""
-    names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<mask>", "▁", "▁he", "llo", "▁hello", "he", "é", "e", *"hlo", "H"]
+    names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<mask>", "▁", "▁he", "llo", "▁hello", "he",
+        "é", "e", *"hlo", "H"]
     t = Tokenizer(models.Unigram([(name, -0.5 * (i + 1)) for i, name in enumerate(names)], unk_id=1))
     t.pre_tokenizer = pre_tokenizers.Metaspace()
     t.decoder = decoders.Metaspace()
@@ -78,7 +81,8 @@ TEXTS = {
     "pieces": ["hello he", " hello  he", "Hello é e", "he</s> he[MASK]", "he<x> he <y> he<tool>"],
 }
 CLASSES = {
-    "letters": ["GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer", "RobertaTokenizer", "Qwen2Tokenizer", "GPTNeoXTokenizerFast",
+    "letters": ["GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer", "RobertaTokenizer", "Qwen2Tokenizer",
+    "GPTNeoXTokenizerFast",
                 "CohereTokenizer", "PreTrainedTokenizerFast", "LlamaTokenizerFast", "NoSuchTokenizer", None],
     "words": ["BertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer", "PreTrainedTokenizerFast"],
     "marks": ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "PreTrainedTokenizerFast"],
@@ -86,10 +90,12 @@ CLASSES = {
 }
 # what each kind's classes read, and what they do not
 SETTINGS = {
-    "letters": [{}, {"add_prefix_space": True}, {"add_bos_token": True}, {"add_bos_token": False, "add_eos_token": True}, {"do_lower_case": True}],
+    "letters": [{}, {"add_prefix_space": True}, {"add_bos_token": True}, {"add_bos_token": False,
+    "add_eos_token": True}, {"do_lower_case": True}],
     "words": [{}, {"do_lower_case": False}, {"strip_accents": False}, {"do_lower_case": False, "strip_accents": True},
               {"tokenize_chinese_chars": False}, {"add_bos_token": True}],
-    "marks": [{}, {"add_prefix_space": False}, {"add_prefix_space": True, "legacy": True}, {"legacy": False}, {"add_bos_token": False},
+    "marks": [{}, {"add_prefix_space": False}, {"add_prefix_space": True, "legacy": True}, {"legacy": False},
+    {"add_bos_token": False},
               {"add_eos_token": True}],
     "pieces": [{}, {"add_prefix_space": False}, {"do_lower_case": False}, {"keep_accents": True}],
 }
@@ -98,13 +104,16 @@ MAP = "special_tokens_map.json"
 
 
 def token(content, **flags):
-    return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True} | flags
+    return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+        "special": True} | flags
 
 
 def places(size):
     """Tokens wherever a file may name them; `size` ids are taken."""
-    yield {"added_tokens_decoder": {str(size): token("<x>"), str(size + 1): token("<tool>", special=False, normalized=True)}}, {}
-    yield {"added_tokens_decoder": {str(size): token("<x>", lstrip=True, rstrip=True), str(size + 1): token("<y>", single_word=True)}}, {}
+    yield {"added_tokens_decoder": {str(size): token("<x>"), str(size + 1): token("<tool>", special=False,
+        normalized=True)}}, {}
+    yield {"added_tokens_decoder": {str(size): token("<x>", lstrip=True, rstrip=True), str(size + 1): token("<y>",
+        single_word=True)}}, {}
     yield {"added_tokens_decoder": {str(size + 9): token("<y>"), str(size + 4): token("<x>")}, "eos_token": "<x>"}, {}
     yield {"additional_special_tokens": ["<x>", "<y>"]}, {}
     yield {"extra_special_tokens": ["<y>", "<x>"]}, {}
@@ -112,24 +121,34 @@ def places(size):
     yield {"tool_token": "<tool>", "pad_token": "<y>"}, {}
     yield {}, {"added_tokens.json": {"<tool>": size + 1, "<x>": size}}
     yield {"eos_token": "<y>"}, {"added_tokens.json": {"<x>": size, "<y>": size + 1}, MAP: {"eos_token": "<x>"}}
-    yield {"additional_special_tokens": ["<y>"]}, {MAP: {"additional_special_tokens": ["<x>"], "bos_token": token("<x>", rstrip=True)}}
+    yield {"additional_special_tokens": ["<y>"]}, {MAP: {"additional_special_tokens": ["<x>"], "bos_token": token("<x>",
+        rstrip=True)}}
     yield {}, {MAP: {"additional_special_tokens": ["<x>", "<tool>"]}}
-    yield {"added_tokens_decoder": {str(size): token("<y>")}}, {MAP: {"pad_token": "<x>"}, "added_tokens.json": {"<tool>": size + 1}}
+    yield {"added_tokens_decoder": {str(size): token("<y>")}}, {MAP: {"pad_token": "<x>"},
+        "added_tokens.json": {"<tool>": size + 1}}
     yield {"split_special_tokens": True}, {}
     yield {"bos_token": None, "eos_token": None, "unk_token": None}, {}
 
 
 # model_type and the class that the files name: which of them is believed
 DISAGREE = [
-    ("letters", "llama", "GPT2Tokenizer"), ("letters", "llama", "LlamaTokenizer"), ("letters", "gpt_bigcode", "GPT2Tokenizer"),
-    ("letters", "qwen2", "GPT2Tokenizer"), ("letters", "qwen3", "GPT2Tokenizer"), ("letters", "gpt_neox", None), ("letters", "gpt2", None),
-    ("letters", "mistral", "GPT2Tokenizer"), ("letters", "cohere", None), ("letters", "phi", "CodeGenTokenizer"), ("letters", "phi", None),
-    ("letters", "stablelm", "GPTNeoXTokenizerFast"), ("letters", "olmo2", "GPT2TokenizerFast"), ("letters", "opt", None),
-    ("letters", "granite", None), ("letters", "starcoder2", None), ("letters", "roberta", None), ("letters", "gpt_neox", "GPT2Tokenizer"),
-    ("marks", "llama", None), ("marks", "mistral", "LlamaTokenizer"), ("marks", "phi3", "LlamaTokenizer"), ("marks", "gemma2", None),
+    ("letters", "llama", "GPT2Tokenizer"), ("letters", "llama", "LlamaTokenizer"), ("letters", "gpt_bigcode",
+    "GPT2Tokenizer"),
+    ("letters", "qwen2", "GPT2Tokenizer"), ("letters", "qwen3", "GPT2Tokenizer"), ("letters", "gpt_neox", None),
+    ("letters", "gpt2", None),
+    ("letters", "mistral", "GPT2Tokenizer"), ("letters", "cohere", None), ("letters", "phi", "CodeGenTokenizer"),
+    ("letters", "phi", None),
+    ("letters", "stablelm", "GPTNeoXTokenizerFast"), ("letters", "olmo2", "GPT2TokenizerFast"), ("letters", "opt",
+    None),
+    ("letters", "granite", None), ("letters", "starcoder2", None), ("letters", "roberta", None), ("letters", "gpt_neox",
+    "GPT2Tokenizer"),
+    ("marks", "llama", None), ("marks", "mistral", "LlamaTokenizer"), ("marks", "phi3", "LlamaTokenizer"), ("marks",
+    "gemma2", None),
     ("marks", "gemma", "GemmaTokenizerFast"), ("marks", "gemma", "PreTrainedTokenizerFast"), ("words", "bert", None),
-    ("words", "distilbert", None), ("words", "electra", "ElectraTokenizerFast"), ("words", "bert", "PreTrainedTokenizerFast"),
-    ("words", "modernbert", "BertTokenizer"), ("pieces", "albert", None), ("pieces", "camembert", None), ("pieces", "xlm-roberta", None),
+    ("words", "distilbert", None), ("words", "electra", "ElectraTokenizerFast"), ("words", "bert",
+    "PreTrainedTokenizerFast"),
+    ("words", "modernbert", "BertTokenizer"), ("pieces", "albert", None), ("pieces", "camembert", None), ("pieces",
+    "xlm-roberta", None),
 ]
 
 
@@ -144,7 +163,8 @@ def folders():
             for setting, files in places(size):
                 yield base, setting | {"tokenizer_class": name}, files
     for base, model, name in DISAGREE:
-        yield base, {"do_lower_case": False} | ({"tokenizer_class": name} if name else {}), {"config.json": {"model_type": model}}
+        yield base, {"do_lower_case": False} | ({"tokenizer_class": name} if name
+            else {}), {"config.json": {"model_type": model}}
     yield "letters", {}, {"config.json": {"model_type": "llama", "tokenizer_class": "GPT2Tokenizer"}}
 
 
@@ -161,7 +181,9 @@ RANKS = [bytes([b]) for b in range(256)] + [b"he", b"ll", b" he", b"12", b"34", 
 RANKED = [
     ({}, {}), ({"add_bos_token": True, "bos_token": "<x>"}, {}), ({"extra_special_tokens": ["<x>", "<y>"]}, {}),
     ({"added_tokens_decoder": {"262": token("<x>"), "265": token("<y>")}, "eos_token": "<y>"}, {}),
-    ({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<y>"}, {}), ({"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<x>", "eos_token": "<y>", "unk_token": "<x>"}, {}),
+    ({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<y>"}, {}),
+    ({"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<x>", "eos_token": "<y>",
+    "unk_token": "<x>"}, {}),
 ]
 
 
@@ -169,22 +191,29 @@ def vocabularies():
     """The files of folders without a tokenizer.json."""
     for name, text in VOCABS.items():
         yield "words", {"vocab.txt": text, "config.json": {"model_type": "bert"}, "tokenizer_config.json": {}}
-    yield "words", {"vocab.txt": VOCABS["empty lines"], "config.json": {"model_type": "bert"}, "tokenizer_config.json": {"pad_token": "<x>", "do_lower_case": False}}
+    yield "words", {"vocab.txt": VOCABS["empty lines"], "config.json": {"model_type": "bert"},
+        "tokenizer_config.json": {"pad_token": "<x>", "do_lower_case": False}}
     ranks = "".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(RANKS))
     for file in ["tokenizer.model", "tiktoken.model"]:
         for config, more in RANKED if file == "tokenizer.model" else RANKED[:1]:
-            yield "letters", {file: ranks, "config.json": {"model_type": "llama"}, "tokenizer_config.json": config} | more
+            yield "letters", {file: ranks, "config.json": {"model_type": "llama"},
+                "tokenizer_config.json": config} | more
 
 
 # chat templates wherever a folder may have them
 OWN, MORE = "chat_template.jinja", "additional_chat_templates/"
 BY_LIST = [{"name": "tool_use", "template": "tool"}, {"name": "default", "template": "usual"}]
 TEMPLATES = [
-    {}, {OWN: "own"}, {None: "config"}, {None: None}, {None: "config", OWN: "own"}, {None: BY_LIST}, {None: BY_LIST[:1]},
-    {None: {"default": "usual", "rag": "rag"}}, {None: {"rag": "rag"}}, {None: BY_LIST + [{"name": "default", "template": "last"}]},
-    {None: "config", MORE + "rag.jinja": "rag"}, {OWN: "own", MORE + "rag.jinja": "rag"}, {MORE + "default.jinja": "more"},
-    {None: "config", MORE + "default.jinja": "more"}, {OWN: "own", MORE + "default.jinja": "more", MORE + "rag.jinja": "rag"},
-    {None: "config", MORE + "rag.txt": "rag"}, {None: "a\r\nb\r\n", OWN: "own\n"}, {None: {"default": "usual"}, OWN: "own"},
+    {}, {OWN: "own"}, {None: "config"}, {None: None}, {None: "config", OWN: "own"}, {None: BY_LIST},
+    {None: BY_LIST[:1]},
+    {None: {"default": "usual", "rag": "rag"}}, {None: {"rag": "rag"}},
+    {None: BY_LIST + [{"name": "default", "template": "last"}]},
+    {None: "config", MORE + "rag.jinja": "rag"}, {OWN: "own", MORE + "rag.jinja": "rag"},
+    {MORE + "default.jinja": "more"},
+    {None: "config", MORE + "default.jinja": "more"}, {OWN: "own", MORE + "default.jinja": "more",
+    MORE + "rag.jinja": "rag"},
+    {None: "config", MORE + "rag.txt": "rag"}, {None: "a\r\nb\r\n", OWN: "own\n"}, {None: {"default": "usual"},
+    OWN: "own"},
 ]
 
 
@@ -195,7 +224,8 @@ def templates():
         files["tokenizer_config.json"] = json.dumps({"chat_template": case[None]} if None in case else {})
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, MORE))
-            for name, text in (files | {"tokenizer.json": words().to_str(), "config.json": '{"model_type": "llama"}'}).items():
+            for name, text in (files | {"tokenizer.json": words().to_str(),
+                "config.json": '{"model_type": "llama"}'}).items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as file:
                     file.write(text)
             try:
@@ -221,7 +251,8 @@ def main(to, templates_to):
                     file.write(content if isinstance(content, str) else json.dumps(content))
             try:
                 t = AutoTokenizer.from_pretrained(folder)
-                ids = [[text, t(text, add_special_tokens=False)["input_ids"], t(text)["input_ids"]] for text in TEXTS[base]]
+                ids = [[text, t(text, add_special_tokens=False)["input_ids"], t(text)["input_ids"]]
+                    for text in TEXTS[base]]
             except Exception as error:
                 print("refused:", base, files, repr(error)[:200], file=sys.stderr)
                 continue

@@ -1,9 +1,11 @@
-"""Models of reference/families.py as llama.cpp's own converter makes them, without their tokenizers (random models have none). Made with the packages of
-requirements.txt and a checkout of llama.cpp (2026-11, with `conversion/` and `gguf-py/`):
+"""Models of reference/families.py as llama.cpp's own converter makes them, without their tokenizers (random models have
+none). Made with the packages of requirements.txt and a checkout of llama.cpp (2026-11, with `conversion/` and
+`gguf-py/`):
 
     python reference/gguf_families.py PATH/TO/llama.cpp
 
-writes crates/limpid/fixtures/gguf/NAME.gguf from crates/limpid/fixtures/hf/NAME, of F32 so that numbers can be compared.
+writes crates/limpid/fixtures/gguf/NAME.gguf from crates/limpid/fixtures/hf/NAME, of F32 so that numbers can be
+compared.
 """
 
 import json
@@ -43,7 +45,8 @@ def truth(name, folder):
     with torch.no_grad():
         out = model(tokens.long(), output_hidden_states=True)
     found = {"tokens": tokens, "logits": out.logits, "hidden": out.hidden_states[-1]}
-    save_file({key: value.contiguous().float() for key, value in found.items()}, FIXTURES / "gguf" / f"{name}.safetensors")
+    save_file({key: value.contiguous().float() for key, value in found.items()},
+        FIXTURES / "gguf" / f"{name}.safetensors")
 
 
 def write(name, folder):

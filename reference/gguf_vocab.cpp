@@ -1,4 +1,5 @@
-// What llama.cpp makes of the vocabulary of a GGUF file, as a line of JSON: `gguf_vocab FILE [TEXT ...]`. gguf_vocab.py compiles it.
+// What llama.cpp makes of the vocabulary of a GGUF file, as a line of JSON: `gguf_vocab FILE [TEXT ...]`. gguf_vocab.py
+// compiles it.
 #include "gguf.h"
 #include "llama-arch.h"
 #include "llama-model-loader.h"

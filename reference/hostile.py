@@ -1,19 +1,22 @@
-"""Requests that are odd, too large or none, random questions about the inside of the model, and steps that cost as much as they may, sent to a
-server of limpid. Meanwhile a plain request comes every 100 ms: the longest that one waited is told, and the bytes of its answer must stay.
+"""Requests that are odd, too large or none, random questions about the inside of the model, and steps that cost as much
+as they may, sent to a server of limpid. Meanwhile a plain request comes every 100 ms: the longest that one waited is
+told, and the bytes of its answer must stay.
 
     limpid serve --model runs/stories --allow-interventions &
     python3 reference/hostile.py http://127.0.0.1:8080 --requests 5000
 
-Each answer must come within 10 s and be no fault of the server (a status of 500, or bytes that are no HTTP); a request that is cut off may stay
-without one. At the end the server must be well, and its memory is told before and after (on Linux, for a server on this machine). Exit 1 if
-anything was wrong. Needs Python 3.9 and nothing else; the same --seed sends the same.
+Each answer must come within 10 s and be no fault of the server (a status of 500, or bytes that are no HTTP); a request
+that is cut off may stay without one. At the end the server must be well, and its memory is told before and after (on
+Linux, for a server on this machine). Exit 1 if anything was wrong. Needs Python 3.9 and nothing else; the same --seed
+sends the same.
 """
 import argparse, json, multiprocessing, os, random, re, socket, sys, threading, time
 from urllib.parse import quote, urlsplit
 
 LIMIT = 10.0
 PATHS = ["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/apply-template"]
-GETS = ["/", "/docs", "/health", "/ready", "/metrics", "/openapi.json", "/tokenizer_info", "/v1/models", "/v1/models/x", "/inspect/v1/model", "/inspect/v1/traces", "/inspect/v1/walks"]
+GETS = ["/", "/docs", "/health", "/ready", "/metrics", "/openapi.json", "/tokenizer_info", "/v1/models", "/v1/models/x",
+    "/inspect/v1/model", "/inspect/v1/traces", "/inspect/v1/walks"]
 
 
 class Server:
@@ -81,12 +84,14 @@ def whole(data, closed=False):
 
 
 def value(draw, depth=0):
-    simple = [None, True, False, 0, 1, -1, 2, 16.0, 0.5, 1e300, -1e300, 2**31, 2**53, 2**63, 2**64, -(2**63), "", "a", "to be", "x" * 300, "\u0000", "\ud83d\ude42", "<|endoftext|>", "none", "float"]
+    simple = [None, True, False, 0, 1, -1, 2, 16.0, 0.5, 1e300, -1e300, 2**31, 2**53, 2**63, 2**64, -(2**63), "", "a",
+        "to be", "x" * 300, "\u0000", "\ud83d\ude42", "<|endoftext|>", "none", "float"]
     if depth > 3 or draw.random() < 0.7:
         return draw.choice(simple)
     if draw.random() < 0.5:
         return [value(draw, depth + 1) for _ in range(draw.choice([0, 1, 2, 20]))]
-    return {str(draw.choice(["type", "text", "role", "content", "1", "0", "a", ""])): value(draw, depth + 1) for _ in range(draw.randrange(3))}
+    return {str(draw.choice(["type", "text", "role", "content", "1", "0", "a", ""])): value(draw, depth + 1)
+        for _ in range(draw.randrange(3))}
 
 
 def body_of(draw, schema, schemas):
@@ -114,17 +119,21 @@ def body_of(draw, schema, schemas):
 
 
 def likely(draw, name):
-    message = {"role": draw.choice(["user", "assistant", "system", "tool"]), "content": draw.choice(["a", "", None, "to be " * 50])}
+    message = {"role": draw.choice(["user", "assistant", "system", "tool"]),
+        "content": draw.choice(["a", "", None, "to be " * 50])}
     texts = ["to be", "", "a" * draw.choice([1, 100, 5000]), [1, 2, 3], ["a", "b"], [[1], [2, 3]]]
-    some = {"prompt": texts, "input": texts, "messages": [[message] * draw.choice([1, 2, 50]), []], "tokens": [[1, 2], [], [2**40]], "max_tokens": [0, 1, 8, 10**6], "max_completion_tokens": [1, 8],
-            "n": [1, 2, 128], "logprobs": [0, 5, 20, True], "top_logprobs": [0, 20], "stream": [True, False], "temperature": [0, 1, 2], "stop": ["a", ["a"] * 16], "seed": [0, -1], "limpid": [{}, {"receipt": True}],
+    some = {"prompt": texts, "input": texts, "messages": [[message] * draw.choice([1, 2, 50]), []], "tokens": [[1, 2],
+        [], [2**40]], "max_tokens": [0, 1, 8, 10**6], "max_completion_tokens": [1, 8],
+            "n": [1, 2, 128], "logprobs": [0, 5, 20, True], "top_logprobs": [0, 20], "stream": [True, False],
+            "temperature": [0, 1, 2], "stop": ["a", ["a"] * 16], "seed": [0, -1], "limpid": [{}, {"receipt": True}],
             "logit_bias": [{"1": 100}, {}], "echo": [True]}
     return draw.choice(some.get(name, [value(draw)]))
 
 
 def question(draw, names, ids):
     """A path below /inspect/v1/ and perhaps a body."""
-    number = lambda: draw.choice(["0", "1", "2", "5", "11", "-1", "18446744073709551615", "9" * 25, "", "x", "1.5", "+1"])
+    number = lambda: draw.choice(["0", "1", "2", "5", "11", "-1", "18446744073709551615", "9" * 25, "", "x", "1.5",
+        "+1"])
     place = lambda: draw.choice(["*", number(), f"{number()}:{number()}", ":", "0", "0"])
     name, shape = draw.choice(names)
     wraps = draw.choice([0, 0, 0, 1, 1, 1, 2, 3, 400])
@@ -132,8 +141,12 @@ def question(draw, names, ids):
     name = "cos(" * wraps + name + ")" * draw.choice([wraps] * 9 + [wraps + 1, 0])
     trace = draw.choice(ids * 4 + ["0" * 16, "x", ""])
     if draw.random() < 0.25:
-        tile = lambda: {"name": name, "index": [draw.choice([0, 0, 0, 1, 2**63]) for _ in range(draw.choice([0, 1, 2, 2, 2, 9]))], "tile": [draw.choice([0, 0, 0, 1, 2**60]) for _ in range(2)],
-                        "level": draw.choice([0, 1, 5, 12, 12, 13, -1, "1", 2**64]), "pool": draw.choice(["max", "absmax", "mean", "x"]), "code": draw.choice(["f32", "lin8", "log8", "slog8", 5])}
+        tile = lambda: {"name": name, "index": [draw.choice([0, 0, 0, 1, 2**63])
+            for _ in range(draw.choice([0, 1, 2, 2, 2, 9]))],
+                "tile": [draw.choice([0, 0, 0, 1, 2**60]) for _ in range(2)],
+                        "level": draw.choice([0, 1, 5, 12, 12, 13, -1, "1", 2**64]),
+                        "pool": draw.choice(["max", "absmax", "mean", "x"]),
+                        "code": draw.choice(["f32", "lin8", "log8", "slog8", 5])}
         tiles = [tile() for _ in range(draw.choice([1, 1, 1, 4, 256, 257]))]
         if draw.random() < 0.2:
             tiles[0][draw.choice(["other", "name", "nothing", "index"])] = draw.choice(ids + [5, None, [], "x"])
@@ -143,12 +156,16 @@ def question(draw, names, ids):
         if draw.random() < 0.3:
             body[draw.choice(["tokens", "model", "x"])] = draw.choice([[0, 1], [-1], "x", None])
         return "traces", body
-    kind = draw.choice(["tensors", "tensors", "tensors", "explain", "lens", "attribution", "mlp", "predictions", "nothing"])
+    kind = draw.choice(["tensors", "tensors", "tensors", "explain", "lens", "attribution", "mlp", "predictions",
+        "nothing"])
     query = []
     if kind in ("tensors", "explain"):
-        inside = [draw.choice([str(draw.randrange(size)), "*", f"{draw.randrange(size)}:"]) if kind == "tensors" else str(draw.randrange(size)) for size in shape]
-        query.append(("at", ",".join(inside if draw.random() < 0.6 else (place() for _ in range(draw.choice([1, 2, 2, 3, 4, 30]))))))
-        for key, some in [("other", ids + ["5", ""]), ("stats", ["1", "0", "yes", "false"]), ("format", ["csv", "npy", "safetensors", "f32", "json", "exe"]), ("at", ["*"])]:
+        inside = [draw.choice([str(draw.randrange(size)), "*", f"{draw.randrange(size)}:"]) if kind == "tensors"
+            else str(draw.randrange(size)) for size in shape]
+        query.append(("at", ",".join(inside if draw.random() < 0.6 else (place()
+            for _ in range(draw.choice([1, 2, 2, 3, 4, 30]))))))
+        for key, some in [("other", ids + ["5", ""]), ("stats", ["1", "0", "yes", "false"]), ("format",
+            ["csv", "npy", "safetensors", "f32", "json", "exe"]), ("at", ["*"])]:
             if draw.random() < 0.1:
                 query.append((key, draw.choice(some)))
         kind += "/" + quote(name, safe="" if draw.random() < 0.5 else "()/*")
@@ -188,7 +205,8 @@ def costly(draw, server):
     prompt = draw.choice(["to be", "that is", "a" * 200])
     if draw.random() < 0.3:
         return server.post("/inspect/v1/traces", {"prompt": prompt, "interventions": steps(draw)})
-    body = {"prompt": prompt, "max_tokens": draw.choice([1, 4, 30]), "n": draw.choice([1, 1, 2, 16]), "ignore_eos": True, "limpid": {"interventions": steps(draw)}}
+    body = {"prompt": prompt, "max_tokens": draw.choice([1, 4, 30]), "n": draw.choice([1, 1, 2, 16]),
+        "ignore_eos": True, "limpid": {"interventions": steps(draw)}}
     return server.post("/v1/completions", body)
 
 
@@ -206,13 +224,21 @@ def odd(draw, server):
         lambda: (server.get("/" + "x" * size), True),
         lambda: (server.get("/health", headers=f"X-Long: {'x' * size}\r\n"), True),
         lambda: (server.get("/health", headers="X: y\r\n" * draw.choice([10, 99, 101, 2000])), True),
-        lambda: (server.get("/health", method=draw.choice(["PUT", "DELETE", "OPTIONS", "TRACE", "FROB", "PATCH"])), True),
+        lambda: (server.get("/health", method=draw.choice(["PUT", "DELETE", "OPTIONS", "TRACE", "FROB", "PATCH"])),
+        True),
         lambda: (server.get(draw.choice(GETS) + draw.choice(["", "?", "?a=b", "/", "//", "/../", "%00", "#x"])), True),
-        lambda: add(draw.choice([b"Content-Encoding: gzip", b"Content-Type: text/plain", b"Content-Length: 5", b"Host: other", b"Origin: https://evil.example", b"Expect: 100-continue", b"Upgrade: h2c", b"Connection: close"])),
-        lambda: (head.replace(b"Content-Length", b"X-Length") + b"\r\nTransfer-Encoding: " + draw.choice([b"chunked", b"gzip, chunked", b"chunked, chunked", b"identity, chunked"]) + b"\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), True),
-        lambda: (head.replace(b"Content-Length", b"X-Length") + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + draw.choice([b"zz\r\n", b"ffffffffffffffff\r\n", b"-1\r\n", b"5\r\nabc"]), False),
+        lambda: add(draw.choice([b"Content-Encoding: gzip", b"Content-Type: text/plain", b"Content-Length: 5",
+        b"Host: other", b"Origin: https://evil.example", b"Expect: 100-continue", b"Upgrade: h2c",
+        b"Connection: close"])),
+        lambda: (head.replace(b"Content-Length", b"X-Length") + b"\r\nTransfer-Encoding: " + draw.choice([b"chunked",
+        b"gzip, chunked", b"chunked, chunked", b"identity, chunked"]) + b"\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body),
+        body), True),
+        lambda: (head.replace(b"Content-Length",
+        b"X-Length") + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + draw.choice([b"zz\r\n", b"ffffffffffffffff\r\n",
+        b"-1\r\n", b"5\r\nabc"]), False),
         lambda: (server.post("/tokenize", b'{"prompt":"' + b"a" * draw.choice([2**15, 2**20, 2**21]) + b'"}'), True),
-        lambda: (server.post("/v1/completions", {"prompt": ["a"] * draw.choice([256, 257]), "n": draw.choice([1, 128]), "max_tokens": 1}), True),
+        lambda: (server.post("/v1/completions", {"prompt": ["a"] * draw.choice([256, 257]), "n": draw.choice([1, 128]),
+        "max_tokens": 1}), True),
     ])()
 
 
@@ -240,8 +266,8 @@ PLAIN = {"prompt": "to be", "max_tokens": 4, "temperature": 0, "ignore_eos": Tru
 
 
 def ask_plainly(server, told):
-    """Asks the same every 100 ms until somebody says something, then tells how long each took, and what was wrong. It runs in a process of its
-    own: a thread would wait for those that write requests of 50 MB."""
+    """Asks the same every 100 ms until somebody says something, then tells how long each took, and what was wrong. It
+    runs in a process of its own: a thread would wait for those that write requests of 50 MB."""
     plain, waits, faults, asked = server.post("/v1/completions", PLAIN), [], [], []
     text = lambda answer: answer and answer[0] == 200 and json.loads(answer[1])["choices"]
     want = text(server.send(plain))
@@ -275,7 +301,8 @@ def main():
     server = Server(args.url, args.key)
     status, about = server.send(server.get("/openapi.json"))
     schemas = json.loads(about)["components"]["schemas"]
-    requests = [schemas[name] for name in ["CompletionRequest", "ChatRequest", "EmbeddingRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"]]
+    requests = [schemas[name] for name in ["CompletionRequest", "ChatRequest", "EmbeddingRequest", "TokenizeRequest",
+        "DetokenizeRequest", "TemplateRequest"]]
     ids, names = [], [("embed.weight", [1, 1])]
     for prompt in ["to be or not", "that is"]:
         done = server.send(server.post("/inspect/v1/traces", {"prompt": prompt}), timeout=120)
@@ -346,7 +373,8 @@ def main():
     if before and after:
         print(f"memory of the server: {before / 1e6:.0f} MB before, {after / 1e6:.0f} MB after")
     if faults or not well or well[0] != 200:
-        print(f"the server is not well: {well!r}" if not well or well[0] != 200 else "there were faults", file=sys.stderr)
+        print(f"the server is not well: {well!r}" if not well or well[0] != 200 else "there were faults",
+            file=sys.stderr)
         sys.exit(1)
 
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Runs of small models with changed tensors, by plain PyTorch hooks on transformers: what limpid's interventions must give.
+"""Runs of small models with changed tensors, by plain PyTorch hooks on transformers: what limpid's interventions must
+give.
 
     python reference/interventions.py            # writes crates/limpid/fixtures/interventions.json
     python reference/interventions.py --check    # computes the cases in that file again and compares
 
-The file has `cases`. A case has the `model`, a folder of crates/limpid/fixtures/hf; one row of `tokens` (BERT: all of the first
-segment, none padded); `do`, the steps, which apply in the order of the list; and 16 of the `logits` that follow, each as
-[position, id, value]: the eight that change most and eight others.
+The file has `cases`. A case has the `model`, a folder of crates/limpid/fixtures/hf; one row of `tokens` (BERT: all of
+the first segment, none padded); `do`, the steps, which apply in the order of the list; and 16 of the `logits` that
+follow, each as [position, id, value]: the eight that change most and eight others.
 
-A step names a site as TransformerLens does. It changes the columns of `head` or `unit` at the positions `pos`, or all of them:
+A step names a site as TransformerLens does. It changes the columns of `head` or `unit` at the positions `pos`, or all
+of them:
 
     {"ablate": SITE}                                        to zero (also "with": "zero")
     {"ablate": SITE, "with": {"mean_of": {"tokens": IDS}}}  to the means of each column over the positions of another run
@@ -17,13 +19,14 @@ A step names a site as TransformerLens does. It changes the columns of `head` or
     {"steer": SITE, "by": F, "add": {"vector": V}}          adds F times V, which is as long as the columns are many
     {"set": SITE, "value": V}                               a number, or one for each column
 
-In attention's pattern `pos` is the query. There `set` has a `row` of weights by key, others being zero, and `scale` may have a
-`key`. {"freeze_attention": "all" or {"layer": LAYERS}, "head": HEADS, "from": {"tokens": IDS}} is a `patch` of whole patterns.
-Other runs are runs without steps, unless the source has some as `do`. Negative positions count from the end. No two steps give the same number a new value.
+In attention's pattern `pos` is the query. There `set` has a `row` of weights by key, others being zero, and `scale` may
+have a `key`. {"freeze_attention": "all" or {"layer": LAYERS}, "head": HEADS, "from": {"tokens": IDS}} is a `patch` of
+whole patterns. Other runs are runs without steps, unless the source has some as `do`. Negative positions count from the
+end. No two steps give the same number a new value.
 
-Everything is computed in float64. Each case changes some logit by more than MATTERS, and so does each of its steps. The same run in
-float32 differs by less than NOISE. Before the cases, each model runs with hooks that change nothing: its logits must be exactly those
-without hooks, and within 1e-5 those of its truth.safetensors.
+Everything is computed in float64. Each case changes some logit by more than MATTERS, and so does each of its steps. The
+same run in float32 differs by less than NOISE. Before the cases, each model runs with hooks that change nothing: its
+logits must be exactly those without hooks, and within 1e-5 those of its truth.safetensors.
 """
 
 import argparse
@@ -83,7 +86,8 @@ SETTERS = ("ablate", "patch", "set")
 
 
 def with_patterns(attention):
-    """transformers' own attention, which shows its weights to `module.see`, if there is one, before they meet the values."""
+    """transformers' own attention, which shows its weights to `module.see`, if there is one, before they meet the
+    values."""
 
     def watched(module, query, key, value, *operands, **settings):
         output, weights = attention(module, query, key, value, *operands, **settings)
@@ -183,7 +187,8 @@ class Model:
         return self.kept[tuple(tokens)]
 
     def edited(self, tokens, steps, model=None, shaken=0.0, kept=None):
-        """The logits of a run with steps; `shaken`: by how much, at most, every number at every site is off; `kept` gets the tensors."""
+        """The logits of a run with steps; `shaken`: by how much, at most, every number at every site is off; `kept`
+        gets the tensors."""
         parts = [(step, self.source(step)) for step in self.parts(steps)]
         random = torch.Generator().manual_seed(1)
 
@@ -452,7 +457,8 @@ def report(cases):
         more += ["columns"] if isinstance(step.get("value"), list) else []
         steps[" ".join([kind_of(step), *more]), site] += 1
     for kind in sorted({kind for kind, _ in steps}):
-        print(f"{kind}:", ", ".join(f"{site} {count}".strip() for (other, site), count in sorted(steps.items()) if other == kind))
+        print(f"{kind}:", ", ".join(f"{site} {count}".strip() for (other, site), count in sorted(steps.items())
+            if other == kind))
 
 
 def check(models):

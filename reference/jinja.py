@@ -3,9 +3,9 @@
 
     python reference/jinja.py crates/limpid-data/fixtures/chat/jinja.json
 
-The environment is the one that transformers runs chat templates in. The file holds values, uses of a value X, and for each use what each
-value gives: the text, null where Jinja2 raises, or false where the text is about Python itself. limpid's templates must give the same
-(`values_of_every_kind_give_what_jinja2_gives`). Nothing is downloaded.
+The environment is the one that transformers runs chat templates in. The file holds values, uses of a value X, and for
+each use what each value gives: the text, null where Jinja2 raises, or false where the text is about Python itself.
+limpid's templates must give the same (`values_of_every_kind_give_what_jinja2_gives`). Nothing is downloaded.
 """
 
 import copy
@@ -18,8 +18,10 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 VALUES = [
     "none", "missing", "missing.x", "true", "false", "0", "1", "(-7)", "2.5", "1.0", "(-0.0)", "1e20",
     "''", "'Ab c'", "'abc'", "'ABC 1'", "'12'", "' 3.7 '", "'x\\ny\\n\\nz'", "'ß<é>&\\t'", "'%s|{}'",
-    "[]", "[1, 2, 3]", "['b', 'A', 'a']", "[[1, 2], [3, 4]]", "[none, 1, '']", "[{'role': 'b', 'n': 2}, {'role': 'a', 'n': 1}]",
-    "()", "(1,)", "(2, 1)", "{}", "{'a': 1, 'B': none}", "{'b': [1, 'x'], 'role': 'a'}", "{1: 2}", "range(3)", "range(0)",
+    "[]", "[1, 2, 3]", "['b', 'A', 'a']", "[[1, 2], [3, 4]]", "[none, 1, '']",
+    "[{'role': 'b', 'n': 2}, {'role': 'a', 'n': 1}]",
+    "()", "(1,)", "(2, 1)", "{}", "{'a': 1, 'B': none}", "{'b': [1, 'x'], 'role': 'a'}", "{1: 2}", "range(3)",
+    "range(0)",
     "messages", "messages[0]", "messages[0].content", "messages[0].nothing", "tools",
 ]
 
@@ -59,7 +61,8 @@ range(X, 4) | list; namespace(a=X).a; (X | string) + '|'; [X] + [1]; [1] * X; 'a
 STATEMENTS = [
     "{% for i in X %}{{ i }};{% else %}none{% endfor %}",
     "{% for i in X %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{% endfor %}",
-    "{% for i in X %}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.cycle('a', 'b') }}{{ loop.changed(i) }}{{ loop.depth }}{% endfor %}",
+    "{% for i in X %}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.cycle('a', 'b') "
+    "}}{{ loop.changed(i) }}{{ loop.depth }}{% endfor %}",
     "{% for i in X if i %}{{ i }}{% endfor %}",
     "{% for i in X | reverse %}{{ i }}{% endfor %}",
     "{% for a, b in X %}{{ a }}={{ b }};{% endfor %}",
@@ -95,7 +98,8 @@ def uses():
 
 def given(source):
     try:
-        text = _compile_jinja_template(source).render(messages=copy.deepcopy(MESSAGES), tools=None, documents=None, add_generation_prompt=True)
+        text = _compile_jinja_template(source).render(messages=copy.deepcopy(MESSAGES), tools=None, documents=None,
+            add_generation_prompt=True)
     except Exception:
         return None
     # what names a place in Python's memory, or a class of Python's, is not compared

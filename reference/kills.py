@@ -2,10 +2,11 @@
 
     python3 reference/kills.py target/release/limpid --kills 200
 
-A quarter of the kills falls on runs that `--resume-step` takes back, a quarter on runs whose files are moved or removed while they
-train. After every kill the run is resumed, until it ends: its weights must be those of the undisturbed run, and metrics.jsonl must have
-every step once. Where files were taken away, limpid may instead end with an error that names what is gone: that is counted, too.
-Prints a table; exits with 1 if bytes differ or something was lost and not said. Standard library only.
+A quarter of the kills falls on runs that `--resume-step` takes back, a quarter on runs whose files are moved or removed
+while they train. After every kill the run is resumed, until it ends: its weights must be those of the undisturbed run,
+and metrics.jsonl must have every step once. Where files were taken away, limpid may instead end with an error that
+names what is gone: that is counted, too. Prints a table; exits with 1 if bytes differ or something was lost and not
+said. Standard library only.
 """
 
 import argparse
@@ -117,7 +118,8 @@ def main():
 
     def check(kind, name, run):
         difference = differs(run, wholes[name])
-        words[f"{kind}: {difference or 'the same bytes'}"] = words.get(f"{kind}: {difference or 'the same bytes'}", 0) + 1
+        words[f"{kind}: {difference or 'the same bytes'}"] = words.get(f"{kind}: {difference or 'the same bytes'}",
+            0) + 1
         if difference:
             bad.append(f"{kind}, {name}: {difference} in {run}")
 

@@ -5,9 +5,9 @@
     python reference/llama_cpp.py vocabularies target/release/limpid llama_cpp_python-0.3.36/vendor/llama.cpp
     python reference/llama_cpp.py templates target/release/limpid llama_cpp_python-0.3.36/vendor/llama.cpp
 
-`vocabularies` encodes each `models/*.gguf.inp` by the vocabulary beside it and compares the ids with its `.out`. `templates` has `limpid serve`
-write conversations by each of `models/templates/*.jinja`, and compares them with what Jinja2 writes, set up as transformers does.
-Nothing is kept.
+`vocabularies` encodes each `models/*.gguf.inp` by the vocabulary beside it and compares the ids with its `.out`.
+`templates` has `limpid serve` write conversations by each of `models/templates/*.jinja`, and compares them with what
+Jinja2 writes, set up as transformers does. Nothing is kept.
 """
 
 import argparse

@@ -3,8 +3,9 @@
 
     python reference/llama_logits.py target/release/limpid [CASE ...]
 
-Needs `llama-cpp-python` (0.3.36) beside requirements.txt. Each model of crates/limpid/fixtures/hf that GGUF can say is converted as F32 without its
-tokenizer. Where llama.cpp computes a GELU it looks it up in a table of f16, and has the tanh form only: there 3e-3 is what is asked, elsewhere 1e-5.
+Needs `llama-cpp-python` (0.3.36) beside requirements.txt. Each model of crates/limpid/fixtures/hf that GGUF can say is
+converted as F32 without its tokenizer. Where llama.cpp computes a GELU it looks it up in a table of f16, and has the
+tanh form only: there 3e-3 is what is asked, elsewhere 1e-5.
 """
 
 import ctypes
@@ -31,7 +32,8 @@ def logits(path, rows):
     found = []
     for row in rows:
         params = llama.llama_context_default_params()
-        params.n_ctx, params.n_threads, params.flash_attn_type, params.type_k, params.type_v = 256, 1, 0, 0, 0  # all f32
+        # all f32
+        params.n_ctx, params.n_threads, params.flash_attn_type, params.type_k, params.type_v = 256, 1, 0, 0, 0
         context = llama.llama_init_from_model(model, params)
         batch = llama.llama_batch_init(len(row), 0, 1)
         batch.n_tokens = len(row)
@@ -59,7 +61,8 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "model.gguf"
             done = subprocess.run(
-                [limpid, "convert", case, out, "--dtype", "f32", "--tokenizer", "none", "--json"], capture_output=True, text=True
+                [limpid, "convert", case, out, "--dtype", "f32", "--tokenizer", "none", "--json"], capture_output=True,
+                text=True
             )
             if done.returncode:
                 print(f"{case.name}: {done.stderr.strip()}")

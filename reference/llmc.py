@@ -228,7 +228,8 @@ def train(directory, source, batch_size=4, context=9, steps=12):
 
 
 def activations(directory, source, work):
-    """llm.c's activations and their gradients, as they lie in its memory; logits and probabilities without the columns of padding."""
+    """llm.c's activations and their gradients, as they lie in its memory; logits and probabilities without the columns
+    of padding."""
     program, out, acts = work / "llmc_run", work / "out.bin", work / "acts.bin"
     harness = Path(__file__).resolve().parent / "llmc_run.c"
     subprocess.run(["gcc", "-O2", "-w", "-I", source, harness, "-o", program, "-lm"], check=True)

@@ -4,10 +4,10 @@
     python reference/make.py                # all of them
     python reference/make.py gpt2 ops       # only these
 
-Every fixture is one safetensors file (`containers` is a GGUF file). All arithmetic is done in float64 on the CPU, from inputs
-and parameters that are exactly representable in float32; results are then rounded to float32.
-So a stored number is the true value to float32 precision, and not one particular float32
-implementation's rounding. Integers are stored as int32.
+Every fixture is one safetensors file (`containers` is a GGUF file). All arithmetic is done in float64 on the CPU, from
+inputs and parameters that are exactly representable in float32; results are then rounded to float32. So a stored number
+is the true value to float32 precision, and not one particular float32 implementation's rounding. Integers are stored as
+int32.
 
 Nothing is downloaded: the models are tiny and randomly initialised from fixed seeds. Running this
 again with the versions of requirements.txt gives the same bytes. README.md lists the contents.

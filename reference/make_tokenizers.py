@@ -1,10 +1,12 @@
-"""Makes crates/limpid-tokenizer/fixtures/tokenizers.json: small tokenizers trained here, and the ids HuggingFace gives texts.
+"""Makes crates/limpid-tokenizer/fixtures/tokenizers.json: small tokenizers trained here, and the ids HuggingFace gives
+texts.
 
     python reference/make_tokenizers.py
 
-Each entry holds the files of one model folder, and for every text: its ids, its ids between the post-processor's tokens,
-its ids where special tokens are ordinary text, and what the ids decode to (each left out where it is the plain ids or the
-text itself). crates/limpid/src/tokenizer/tests.rs compares all of them. `like` names the entry whose files are shared.
+Each entry holds the files of one model folder, and for every text: its ids, its ids between the post-processor's
+tokens, its ids where special tokens are ordinary text, and what the ids decode to (each left out where it is the plain
+ids or the text itself). crates/limpid/src/tokenizer/tests.rs compares all of them. `like` names the entry whose files
+are shared.
 """
 
 import io
@@ -63,14 +65,16 @@ def gpt2():
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
     t.train_from_iterator(CORPUS, trainers.BpeTrainer(
-        vocab_size=330, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        vocab_size=330, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False))
     return t
 
 
 def gpt4():
     t = Tokenizer(models.BPE(ignore_merges=True))
     t.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(GPT4), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        pre_tokenizers.Split(Regex(GPT4), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False,
+        use_regex=False)])
     t.decoder = decoders.ByteLevel()
     t.train_from_iterator(CORPUS, trainers.BpeTrainer(
         vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
@@ -86,7 +90,8 @@ def llama():
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     t.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # only to train: words are short
-    t.train_from_iterator(CORPUS[:6], trainers.BpeTrainer(vocab_size=360, special_tokens=specials + byte, show_progress=False))
+    t.train_from_iterator(CORPUS[:6], trainers.BpeTrainer(vocab_size=360, special_tokens=specials + byte,
+        show_progress=False))
     made = json.loads(t.to_str())
     made["pre_tokenizer"] = None
     made["added_tokens"] = [a for a in made["added_tokens"] if a["content"] in specials]
@@ -142,7 +147,8 @@ def precompiled():
 def wordlevel():
     t = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     t.pre_tokenizer = pre_tokenizers.Whitespace()
-    t.train_from_iterator(CORPUS, trainers.WordLevelTrainer(vocab_size=80, special_tokens=["[UNK]", "[PAD]"], show_progress=False))
+    t.train_from_iterator(CORPUS, trainers.WordLevelTrainer(vocab_size=80, special_tokens=["[UNK]", "[PAD]"],
+        show_progress=False))
     return t
 
 
@@ -185,7 +191,8 @@ def qwen2_files():
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"]
     added = {str(len(vocab) + i): saved(content=name, special=name != "<tool>") for i, name in enumerate(names)}
     config = {
-        "tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False, "added_tokens_decoder": added, "bos_token": None,
+        "tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False, "added_tokens_decoder": added,
+        "bos_token": None,
         "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None,
         "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}
     return files | {"vocab.json": json.dumps(vocab, ensure_ascii=False), "tokenizer_config.json": json.dumps(config)}
@@ -197,7 +204,8 @@ def opt_files():
     size = len(json.loads(files["vocab.json"]))
     return {
         "vocab.json": files["vocab.json"], "merges.txt": files["merges.txt"],
-        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True, "bos_token": "<pad>"}),
+        "tokenizer_config.json": json.dumps({"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True,
+        "bos_token": "<pad>"}),
         "special_tokens_map.json": json.dumps({
             "bos_token": "</s>", "pad_token": "<pad>", "mask_token": saved(content="<mask>", lstrip=True),
             "additional_special_tokens": ["<x>"]}),
@@ -246,20 +254,24 @@ def main():
     files = pairs_of(gpt2())
     out["gpt2-files"] = {"files": files, "cases": cases(in_folder(GPT2Tokenizer, files))}
     assert out["gpt2-files"]["cases"] == out["byte-level"]["cases"]
-    out["gpt2-files"] = {"files": {"merges.txt": files["merges.txt"]}, "like": "byte-level"}  # vocab.json is in its model
+    # vocab.json is in its model
+    out["gpt2-files"] = {"files": {"merges.txt": files["merges.txt"]}, "like": "byte-level"}
     files = gpt1_files()
     out["gpt1-files"] = {"files": files, "cases": cases(in_folder(OpenAIGPTTokenizer, files))}
     files = bert_files()
     out["bert-files"] = {"files": files, "cases": cases(in_folder(BertTokenizer, files))}
     cased = {"tokenizer_config.json": json.dumps({"do_lower_case": False})}
-    out["bert-cased-files"] = {"files": cased, "like": "bert-files", "cases": cases(in_folder(BertTokenizer, files | cased))}
+    out["bert-cased-files"] = {"files": cased, "like": "bert-files",
+        "cases": cases(in_folder(BertTokenizer, files | cased))}
     masked = {"special_tokens_map.json": json.dumps({"mask_token": saved(content="<mask>", lstrip=True)}),
               "tokenizer_config.json": json.dumps({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True})}
     for name, files in [("roberta-files", roberta_files()), ("qwen2-files", qwen2_files()), ("opt-files", opt_files())]:
         out[name] = {"files": files, "cases": cases(in_folder(AutoTokenizer, files), TEXTS + ADDED)}
     files = out["roberta-files"]["files"] | masked
-    out["roberta-masked-files"] = {"files": masked, "like": "roberta-files", "cases": cases(in_folder(AutoTokenizer, files), TEXTS + ADDED)}
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "crates", "limpid-tokenizer", "fixtures", "tokenizers.json")
+    out["roberta-masked-files"] = {"files": masked, "like": "roberta-files",
+        "cases": cases(in_folder(AutoTokenizer, files), TEXTS + ADDED)}
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "crates", "limpid-tokenizer", "fixtures",
+        "tokenizers.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(out, file, ensure_ascii=False, separators=(",", ":"))
     print(os.path.getsize(path), "bytes")

@@ -39,7 +39,8 @@ found = faults(job, definition["spec"]["versions"])
 for fault in found:
     print("/".join(map(str, fault.path)), fault.message[:200])
 # a check that cannot fail is none
-wrong = yaml.safe_load(manifest.read_text().replace("slotsPerWorker: 1", "slotsPerWorker: one").replace("command:", "comand:"))
+wrong = yaml.safe_load(manifest.read_text().replace("slotsPerWorker: 1", "slotsPerWorker: one").replace("command:",
+    "comand:"))
 assert len(faults(wrong, definition["spec"]["versions"])) >= 3
 print(f"{manifest.name}: {len(found)} faults by {definition['metadata']['name']}, {job['apiVersion']}")
 sys.exit(bool(found))

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Every name of docs/names.md beside what transformers and TransformerLens have there, in every model of crates/limpid/fixtures/hf.
+"""Every name of docs/names.md beside what transformers and TransformerLens have there, in every model of
+crates/limpid/fixtures/hf.
 
     python reference/names.py target/debug/limpid                     # compares, and prints docs/names-checked.md
     python reference/names.py target/debug/limpid gemma2 olmo2        # only these models
     python reference/names.py --fixtures crates/limpid/fixtures/names # writes the truth for crates/limpid/tests/library/names.rs
 
-Each model runs in transformers in float64. Hooks on its modules (`FAMILIES` says which module is which), and on the product and the
-softmax of its attention, keep tensors and their gradients. What no module gives is computed here from what one gives (`Kept.own`), and
-the table says so. Where TransformerLens opens the family and gives the same logits, its cache and its parameters are
-compared too, each under the name that docs/names.md has for it.
+Each model runs in transformers in float64. Hooks on its modules (`FAMILIES` says which module is which), and on the
+product and the softmax of its attention, keep tensors and their gradients. What no module gives is computed here from
+what one gives (`Kept.own`), and the table says so. Where TransformerLens opens the family and gives the same logits,
+its cache and its parameters are compared too, each under the name that docs/names.md has for it.
 
-A tensor's difference is the largest of its elements', over its largest element. The run fails where one is above BOUND, where limpid
-has a tensor without a truth or lacks one, and where a name of docs/names.md was compared in no model and is not in `ELSEWHERE`.
+A tensor's difference is the largest of its elements', over its largest element. The run fails where one is above BOUND,
+where limpid has a tensor without a truth or lacks one, and where a name of docs/names.md was compared in no model and
+is not in `ELSEWHERE`.
 """
 
 import argparse
@@ -84,9 +86,11 @@ NEOX = """
     out=attention.dense|self_attention.dense in=mlp.dense_h_to_4h mlp=mlp.dense_4h_to_h
     ln_final=gpt_neox.final_layer_norm|ln_f head=lm_head|embed_out
 """
-# `a|b`: whichever the model has. Modules outside the blocks by the end of their path; a later word overrides an earlier one.
+# `a|b`: whichever the model has. Modules outside the blocks by the end of their path; a later word overrides an earlier
+# one.
 FAMILIES = {
-    **dict.fromkeys("llama mistral qwen2 qwen3 seed_oss smollm3 helium ernie4_5 olmo gemma granite stablelm".split(), LLAMA),
+    **dict.fromkeys("llama mistral qwen2 qwen3 seed_oss smollm3 helium ernie4_5 olmo gemma granite stablelm".split(),
+    LLAMA),
     **dict.fromkeys("cohere cohere2".split(), LLAMA),
     "phi3": LLAMA + "q= k= v= qkv=self_attn.qkv_proj" + FUSED,
     "glm4": LLAMA + "ln1_post=post_self_attn_layernorm ln2_post=post_mlp_layernorm" + FUSED,
@@ -97,16 +101,19 @@ FAMILIES = {
     "nanochat": LLAMA + PLAIN + " in=mlp.fc1 mlp=mlp.fc2 embed_norm=model.norm",
     "phi": LLAMA + PLAIN + " out=self_attn.dense in=mlp.fc1 mlp=mlp.fc2 ln_final=final_layernorm",
     **dict.fromkeys("gpt_neox falcon bloom".split(), NEOX),
-    "mpt": GPT + "layers=transformer.blocks ln1=norm_1 qkv=attn.Wqkv out=attn.out_proj ln2=norm_2 in=ffn.up_proj mlp=ffn.down_proj ln_final=norm_f",
+    "mpt": GPT + "layers=transformer.blocks ln1=norm_1 qkv=attn.Wqkv out=attn.out_proj ln2=norm_2 in=ffn.up_proj "
+    "mlp=ffn.down_proj ln_final=norm_f",
     **dict.fromkeys("gpt2 gpt_bigcode".split(), GPT),
     "openai-gpt": GPT + "embed=tokens_embed pos=positions_embed",
     "gptj": GPT + "qkv= q=attn.q_proj k=attn.k_proj v=attn.v_proj out=attn.out_proj in=mlp.fc_in mlp=mlp.fc_out",
-    "gpt_neo": GPT + "qkv= q=attn.attention.q_proj k=attn.attention.k_proj v=attn.attention.v_proj out=attn.attention.out_proj",
+    "gpt_neo": GPT + "qkv= q=attn.attention.q_proj k=attn.attention.k_proj v=attn.attention.v_proj "
+    "out=attn.attention.out_proj",
     "opt": LLAMA + PLAIN + """ pos=embed_positions layers=decoder.layers ln1=self_attn_layer_norm out=self_attn.out_proj
         ln2=final_layer_norm in=fc1 mlp=fc2 ln_final=decoder.final_layer_norm""",
     "bert": BERT,
     **dict.fromkeys("roberta xlm-roberta camembert".split(), ROBERTA),
-    "electra": BERT + "dense=generator_predictions.dense head_ln=generator_predictions.LayerNorm head=generator_lm_head",
+    "electra": BERT + "dense=generator_predictions.dense head_ln=generator_predictions.LayerNorm "
+    "head=generator_lm_head",
     "distilbert": BERT + """layers=transformer.layer q=attention.q_lin k=attention.k_lin v=attention.v_lin out=attention.out_lin
         ln1=sa_layer_norm in=ffn.lin1 mlp=ffn.lin2 ln2=output_layer_norm dense=vocab_transform head_ln=vocab_layer_norm
         head=vocab_projector""",
@@ -140,7 +147,8 @@ class Roles:
         for role, path in roles.items():
             for one in path.split("|") if path else []:
                 # a word that a later one replaces may be a path of nothing here
-                if one in inside and role not in ("embed", "pos", "seg", "embed_norm", "ln_final", "head", "dense", "head_ln", "project"):
+                if one in inside and role not in ("embed", "pos", "seg", "embed_norm", "ln_final", "head", "dense",
+                    "head_ln", "project"):
                     self.inner[role] = one
                 elif role not in self.inner and self.outside(one) is not None:
                     self.outer[role] = self.outside(one)
@@ -154,7 +162,8 @@ class Roles:
         self.parallel = self.is_parallel()
 
     def outside(self, path):
-        found = [m for name, m in self.paths.items() if any(name == p or name.endswith("." + p) for p in path.split("|"))]
+        found = [m for name, m in self.paths.items() if any(name == p or name.endswith("." + p)
+            for p in path.split("|"))]
         found = [m for m in found if not any(m is x for x in found[: found.index(m)])] if found else []
         assert len(found) < 2, (path, len(found))
         return found[0] if found else None
@@ -235,7 +244,8 @@ def float64_model(case):
 
 
 class Kept:
-    """Tensors of the graph under limpid's names, each what a hook saw and how that is laid out under the name; and those computed here."""
+    """Tensors of the graph under limpid's names, each what a hook saw and how that is laid out under the name; and
+    those computed here."""
 
     def __init__(self):
         self.seen, self.own, self.own_gradients, self.sizes = {}, {}, {}, {}
@@ -310,7 +320,8 @@ class Run:
         k.put("hook_embed_sum", self.calls[outer["embed_norm"]][0][0] if "embed_norm" in outer else stream, self.rows)
         factor = embedding_factor(self.c)
         if factor != 1.0:
-            k.own["hook_embed_unscaled"] = k.own["hook_embed_sum_unscaled"] = F.embedding(self.ids, outer["embed"].weight)
+            k.own["hook_embed_unscaled"] = k.own["hook_embed_sum_unscaled"] = F.embedding(self.ids,
+                outer["embed"].weight)
         if self.c.model_type == "granite":
             k.own["hook_embed"] = token * factor
         if "pos" in outer:
@@ -374,12 +385,14 @@ class Run:
         k.put(f"{name}.hook_z", at("out")[0], heads)
         keys = k.get(k_name).repeat_interleave(roles.heads // n_kv, 2)
         unscaled = torch.einsum("bqhd,bkhd->bhqk", k.get(q), keys).requires_grad_()
-        raw = bounded(unscaled * scale_of(roles, i), getattr(self.c, "attn_logit_softcapping", None)) + alibi(roles, self.T)
+        raw = bounded(unscaled * scale_of(roles, i), getattr(self.c, "attn_logit_softcapping", None)) + alibi(roles,
+            self.T)
         self.steepness[name] = torch.autograd.grad(raw.sum(), unscaled)[0]
         k.own[f"{name}.hook_unscaled_scores"], k.own[f"{name}.hook_raw_scores"] = unscaled.detach(), raw.detach()
         own = raw.detach().masked_fill(hidden, -torch.inf)
         if roles.kind in ("bloom", "mpt"):
-            # there a key's place is added, here its distance taken off: scores differ by what is the same for a whole row
+            # there a key's place is added, here its distance taken off: scores differ by what is the same for a whole
+            # row
             k.own[f"{name}.hook_attn_scores"] = own
         k.own[f"{name}.hook_lse"] = own.logsumexp(-1).transpose(1, 2)
         near(own.softmax(-1), pattern.detach(), f"{self.c.model_type}: the pattern of own scores")
@@ -412,7 +425,8 @@ class Run:
             mid = at("mid" if has("mid") else "ln2")[0]
             k.put(f"{name}.hook_resid_mid", mid, rows)
             added = rows(mid) - before, after - rows(mid)
-        for part, product, norm, difference in [("attn", "out", "ln1_post", added[0]), ("mlp", "mlp", "ln2_post", added[1])]:
+        for part, product, norm, difference in [("attn", "out", "ln1_post", added[0]), ("mlp", "mlp", "ln2_post",
+            added[1])]:
             own = f"{name}.hook_{part}_out"
             k.put(own, at(norm if has(norm) else product)[1], rows)
             if self.c.model_type == "granite":
@@ -583,7 +597,8 @@ def dropped(c, setting):
 
 
 def head_factor(c):
-    return {"cohere": lambda: c.logit_scale, "cohere2": lambda: c.logit_scale, "granite": lambda: 1 / c.logits_scaling}.get(
+    return {"cohere": lambda: c.logit_scale, "cohere2": lambda: c.logit_scale,
+        "granite": lambda: 1 / c.logits_scaling}.get(
         c.model_type, lambda: 1.0
     )()
 
@@ -632,7 +647,8 @@ def parameters(roles):
             if block("qkv") is not None:
                 fused = getattr(block("qkv"), kind)
                 across = 1 if type(block("qkv")).__name__ == "Conv1D" and kind == "weight" else 0
-                layouts = {p: (fused, lambda x, p=p, a=across: roles.split(x, a)[p]) for p in "qkv"} if fused is not None else {}
+                layouts = {p: (fused, lambda x, p=p, a=across: roles.split(x, a)[p])
+                    for p in "qkv"} if fused is not None else {}
                 # (in, head, d_head) of a matrix, (head, d_head) of a bias
             else:
                 layouts = {p: getattr(block(p), kind) for p in "qkv"}
@@ -725,7 +741,8 @@ def truths(case, model, inputs, mask=None):
                 if all(part in found for part in parts):
                     stored = [found[part].value.movedim(1, -1).flatten(0, 1) for part in parts]
                     found[f"blocks.{i}.attn.qkv.{kind}{end}"] = Truth(torch.cat(stored), False)
-            # softmax ignores what is added to all scores, so without positions the gradient of the keys' offset is rounding alone
+            # softmax ignores what is added to all scores, so without positions the gradient of the keys' offset is
+            # rounding alone
             if (offset := f"blocks.{i}.attn.b_K{end}") in found:
                 found[offset].size = found[f"blocks.{i}.attn.qkv.bias{end}"].value
     return found
@@ -779,7 +796,8 @@ def lens(case, model, inputs, table, logits):
             if any(name.startswith(other) and model.config.model_type in kinds for other, kinds, _ in OTHERWISE):
                 continue
             if value is not None:
-                value = value.reshape(-1, inputs["input_ids"].shape[1], value.shape[-1]) if "hook_" in name and value.dim() == 2 else value
+                value = value.reshape(-1, inputs["input_ids"].shape[1],
+                    value.shape[-1]) if "hook_" in name and value.dim() == 2 else value
                 found[name.replace("{i}", str(i))] = value.detach()
     return found, ""
 
@@ -810,17 +828,21 @@ def as_stored(path, value):
     return value.T if last in ("W_in", "W_out", "W_gate", "W_U") else value
 
 
-# What TransformerLens 4.3 has under a name in some models that is not what transformers computes there, or not what the name says
+# What TransformerLens 4.3 has under a name in some models that is not what transformers computes there, or not what the
+# name says
 ENCODERS = "bert roberta".split()
 OTHERWISE = [
-    ("hook_embed", [*ENCODERS, "bloom"], "what leaves the embedding's norm, our `embed_norm.hook_out`; its `embed.hook_out` is our `hook_embed`"),
+    ("hook_embed", [*ENCODERS, "bloom"],
+    "what leaves the embedding's norm, our `embed_norm.hook_out`; its `embed.hook_out` is our `hook_embed`"),
     ("blocks.{i}.hook_attn_out", ENCODERS, "what leaves the first norm, our `hook_resid_mid`"),
     ("blocks.{i}.hook_resid_mid", ENCODERS, "what enters the second norm, our `hook_mlp_sum`"),
     ("blocks.{i}.attn.hook_attn_scores", [*ENCODERS, "opt", "gpt_neo", "gptj", "nanochat"], "the pattern"),
-    ("blocks.{i}.attn.hook_attn_scores", ["bloom", "mpt"], "as in transformers, ALiBi by the key's place: another constant in each row, so the same pattern"),
+    ("blocks.{i}.attn.hook_attn_scores", ["bloom", "mpt"],
+    "as in transformers, ALiBi by the key's place: another constant in each row, so the same pattern"),
     ("pos_embed.weight", ["opt", "roberta"], "also the two rows before the first position's, which limpid leaves out"),
     ("ln_final.", ENCODERS, "the head's norm, our `head.ln`"),
-    ("blocks.{i}.attn.hook_rot_q", [], "also in blocks without positions (SmolLM3, Cohere 2), where limpid has none: `hook_q`; so `hook_rot_k`"),
+    ("blocks.{i}.attn.hook_rot_q", [],
+    "also in blocks without positions (SmolLM3, Cohere 2), where limpid has none: `hook_q`; so `hook_rot_k`"),
     ("blocks.{i}.attn.hook_out", [], "also where limpid has none, because it is `hook_attn_out`; so `mlp.hook_out`"),
 ]  # fmt: skip
 OWN_WAY = ("hook_rot_q", "hook_rot_k", "attn.hook_out", "mlp.hook_out")
@@ -856,7 +878,8 @@ def limpid(binary, case, inputs):
 
 
 def difference(a, b, beside=None):
-    """The largest difference over the largest element (of `beside`, if given); infinite where other elements are infinite."""
+    """The largest difference over the largest element (of `beside`, if given); infinite where other elements are
+    infinite."""
     if a.shape != b.shape or not torch.equal(a.isinf(), b.isinf()) or b.isnan().any() or a.isnan().any():
         return float("inf")
     kept = ~b.isinf()
@@ -874,7 +897,8 @@ def difference(a, b, beside=None):
 def table_of_names():
     """The rows of docs/names.md that say what a name is: name, TransformerLens's name where there is one."""
     text = (HERE / "docs/names.md").read_text()
-    cells = [line.split(" | ") for line in text[text.index("## Tensors of a run") :].splitlines() if line.startswith("| `")]
+    cells = [line.split(" | ") for line in text[text.index("## Tensors of a run") :].splitlines()
+        if line.startswith("| `")]
     return {row[0].strip("| `"): row[2].strip() for row in cells}
 
 
@@ -938,7 +962,8 @@ ELSEWHERE = {
     "hook_unbounded": "decoding only: limpid's test `names`, by the formula of `logits`",
     "hook_pos_embed_unscaled": "no family: limpid's test `names`, by the formula",
     **{f"blocks.{{i}}.{part}.hook_out_dropped": "no family: limpid's test `names`" for part in ["attn", "mlp"]},
-    **{f"blocks.{{i}}.ln{n}_post.{x}": "no family: limpid's test `names`, by the formula" for n in [1, 2] for x in ["hook_mean", "bias"]},
+    **{f"blocks.{{i}}.ln{n}_post.{x}": "no family: limpid's test `names`, by the formula" for n in [1, 2]
+    for x in ["hook_mean", "bias"]},
 }  # fmt: skip
 
 
@@ -957,7 +982,8 @@ The other columns count models by who says what the tensor is: transformers (inp
 results of attention, autograd), TransformerLens (its cache and parameters), or a formula that the script applies to tensors of transformers.
 """.splitlines()
     for title, ends in [("Tensors and parameters", ""), ("Gradients", ".grad")]:
-        lines += ["", f"## {title}", "", "| name | worst difference | transformers | TransformerLens | formula |", "|---|---|---|---|---|"]
+        lines += ["", f"## {title}", "", "| name | worst difference | transformers | TransformerLens | formula |",
+            "|---|---|---|---|---|"]
         for name in table:
             row = rows.get(name + ends)
             if row is not None:
@@ -971,7 +997,8 @@ results of attention, autograd), TransformerLens (its cache and parameters), or 
         "",
         "| TransformerLens's name for our | in | holds |",
         "|---|---|---|",
-        *[f"| `{name.rstrip('.')}` | {', '.join(kinds) or 'all families'} | {what} |" for name, kinds, what in OTHERWISE],
+        *[f"| `{name.rstrip('.')}` | {', '.join(kinds) or 'all families'} | {what} |" for name, kinds,
+        what in OTHERWISE],
         "",
         "## Not compared with TransformerLens",
         "",
@@ -989,7 +1016,8 @@ def inputs_of(case, rows, length):
 
 
 def make_fixtures(folder):
-    """Files with every tensor and parameter, and of the gradients those that autograd gives; what is side by side is there once."""
+    """Files with every tensor and parameter, and of the gradients those that autograd gives; what is side by side is
+    there once."""
     folder.mkdir(exist_ok=True)
     total = 0
     twice = (*FUSED_NAMES, "attn.qkv.weight", "attn.qkv.bias")
@@ -1016,7 +1044,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", nargs="?", help="limpid")
     parser.add_argument("cases", nargs="*", help="only these models")
-    parser.add_argument("--fixtures", type=Path, metavar="DIR", help="writes the truth of one model of each family instead")
+    parser.add_argument("--fixtures", type=Path, metavar="DIR",
+        help="writes the truth of one model of each family instead")
     options = parser.parse_args()
     if options.fixtures:
         return make_fixtures(options.fixtures)

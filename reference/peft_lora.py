@@ -4,9 +4,10 @@
     python reference/peft_lora.py make crates/limpid/fixtures/peft          # adapters that PEFT made, with its logits
     python reference/peft_lora.py check target/release/limpid # PEFT reads what limpid trained, and the other way
 
-`make` puts a random adapter on models of crates/limpid/fixtures/hf, saves it with PEFT and writes the logits that it gives. `check` trains
-adapters with limpid on every model there that transformers opens as it is and that has a head, and on limpid's own, which it converts for
-transformers; PEFT then loads the adapter and must give limpid's logits. Then limpid reads adapters of PEFT's. Nothing is downloaded.
+`make` puts a random adapter on models of crates/limpid/fixtures/hf, saves it with PEFT and writes the logits that it
+gives. `check` trains adapters with limpid on every model there that transformers opens as it is and that has a head,
+and on limpid's own, which it converts for transformers; PEFT then loads the adapter and must give limpid's logits. Then
+limpid reads adapters of PEFT's. Nothing is downloaded.
 """
 
 import json

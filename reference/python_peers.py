@@ -1,4 +1,5 @@
-"""Holds the Python module against transformers and PyTorch: traces, logits, greedy text, and memory that is shared by DLPack.
+"""Holds the Python module against transformers and PyTorch: traces, logits, greedy text, and memory that is shared by
+DLPack.
 
   pip install torch transformers ./crates/limpid-python && python reference/python_peers.py
 
@@ -16,7 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
 
 torch.manual_seed(7)
-WORDS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *"the cat sat on a mat and saw dog run far away from big red house".split()]
+WORDS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]",
+    *"the cat sat on a mat and saw dog run far away from big red house".split()]
 SHARED = dict(vocab_size=len(WORDS), hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96)
 
 
@@ -28,7 +30,8 @@ def tokenizer(folder):
 
 
 def made():
-    gpt2 = GPT2Config(vocab_size=len(WORDS), n_positions=32, n_embd=48, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=None)
+    gpt2 = GPT2Config(vocab_size=len(WORDS), n_positions=32, n_embd=48, n_layer=3, n_head=4, bos_token_id=1,
+        eos_token_id=None)
     yield "GPT-2", transformers.GPT2LMHeadModel(gpt2)
     llama = LlamaConfig(**SHARED, num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=None)
     yield "Llama, GQA", transformers.LlamaForCausalLM(llama)
@@ -57,9 +60,11 @@ def compare(name, model, folder):
     # the last hidden state of GPT-2 and Llama is that after the final norm
     last = [] if name == "BERT" else ["ln_final.hook_out"]
     states = states[: len(states) - len(last)] + last
-    found["hidden states"] = max(difference(np.asarray(trace[state]), h) for state, h in zip(states, out.hidden_states, strict=True))
+    found["hidden states"] = max(difference(np.asarray(trace[state]), h) for state, h in zip(states, out.hidden_states,
+        strict=True))
     patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
-    found["attentions"] = max(difference(np.asarray(trace[p]), a) for p, a in zip(patterns, out.attentions, strict=True))
+    found["attentions"] = max(difference(np.asarray(trace[p]), a) for p, a in zip(patterns, out.attentions,
+        strict=True))
     if name != "BERT":
         theirs = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, pad_token_id=3)[0, len(ids) :]
         ours = lm.generate(ids, max_tokens=12, temperature=0).tokens

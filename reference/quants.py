@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Make crates/limpid/fixtures/quants.gguf: blocks of every quantised type that limpid reads, and their values by the `gguf` package.
+"""Make crates/limpid/fixtures/quants.gguf: blocks of every quantised type that limpid reads, and their values by the
+`gguf` package.
 
     python reference/quants.py              # the fixture
     python reference/quants.py --ggml LIB   # also hold ggml's own Q4_K, in the shared library LIB, against the fixture's
 
-Of each type, tensor NAME has blocks of random bytes whose f16 scales are awkward (zeros, subnormals, the largest, negative, infinite, none)
-and whose packed scales go through every pattern, and NAME.values what they mean. `x` has rows to be quantised: NAME.of_x are ggml's blocks
-of it for the types that limpid writes. (`gguf` cannot quantise to Q4_K: that one is made by ggml's quantize_row_q4_K_ref, compiled without
-contraction of multiply and add; --ggml makes it, without it the old one is kept.)
+Of each type, tensor NAME has blocks of random bytes whose f16 scales are awkward (zeros, subnormals, the largest,
+negative, infinite, none) and whose packed scales go through every pattern, and NAME.values what they mean. `x` has rows
+to be quantised: NAME.of_x are ggml's blocks of it for the types that limpid writes. (`gguf` cannot quantise to Q4_K:
+that one is made by ggml's quantize_row_q4_K_ref, compiled without contraction of multiply and add; --ggml makes it,
+without it the old one is kept.)
 """
 
 import ctypes
@@ -75,7 +77,8 @@ def main():
     if "--ggml" in sys.argv:
         lib = ctypes.CDLL(sys.argv[sys.argv.index("--ggml") + 1])
         q4_k = np.zeros((len(x), 144), np.uint8)
-        lib.quantize_row_q4_K_ref(x.ctypes.data_as(ctypes.c_void_p), q4_k.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(x.size))
+        lib.quantize_row_q4_K_ref(x.ctypes.data_as(ctypes.c_void_p), q4_k.ctypes.data_as(ctypes.c_void_p),
+            ctypes.c_int64(x.size))
     else:
         old = {t.name: t for t in gguf.GGUFReader(PATH).tensors}
         assert (old["x"].data == x).all(), "x is another than the old one: give --ggml"

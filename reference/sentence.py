@@ -1,9 +1,10 @@
-"""Makes crates/limpid/fixtures/sentence: a tiny random BERT, and the vectors that sentence-transformers makes of texts with it.
+"""Makes crates/limpid/fixtures/sentence: a tiny random BERT, and the vectors that sentence-transformers makes of texts
+with it.
 
     python reference/sentence.py
 
-`cases.json` has for each case the files of sentence-transformers that stand beside the model, as that program saves them or as its
-older versions did, and the vectors (f32) of the texts. The tests hold `Lm::embed_ids` to them.
+`cases.json` has for each case the files of sentence-transformers that stand beside the model, as that program saves
+them or as its older versions did, and the vectors (f32) of the texts. The tests hold `Lm::embed_ids` to them.
 """
 
 import json
@@ -19,7 +20,8 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from make_tokenizers import bert_files
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "crates", "limpid", "fixtures", "sentence")
-TEXTS = ["The lamp turned.", "the sea", "a", "Every evening the lamp turned; every morning the sea had moved a little closer."]
+TEXTS = ["The lamp turned.", "the sea", "a",
+    "Every evening the lamp turned; every morning the sea had moved a little closer."]
 OLD = {
     "cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
@@ -31,7 +33,8 @@ def model():
     files = bert_files()
     size = files["vocab.txt"].count("\n")
     config = BertConfig(
-        vocab_size=size, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12, max_position_embeddings=40,
+        vocab_size=size, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+        max_position_embeddings=40,
         initializer_range=0.5)
     shutil.rmtree(FOLDER, ignore_errors=True)
     os.makedirs(FOLDER)
@@ -69,7 +72,8 @@ def case(mode, normalize=False, old=False, most=None, **keys):
             kinds = ["Transformer", "Pooling", "Normalize"][: len(modules)]
             paths = ["", "1_Pooling", "2_Normalize"]
             files["modules.json"] = json.dumps([
-                {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)])
+                {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"} for i,
+                kind in enumerate(kinds)])
             for name, text in files.items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write(text)

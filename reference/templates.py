@@ -4,8 +4,8 @@
     python reference/templates.py crates/limpid-data/fixtures/chat/templates.json
 
 Each template is one that a family of models carries in its files. The file holds, for each, its tokens and what
-`apply_chat_template` writes of the conversations below: the text, or `refused`, what the template says of a conversation
-that it does not take. `limpid` holds its own to it. Nothing is downloaded.
+`apply_chat_template` writes of the conversations below: the text, or `refused`, what the template says of a
+conversation that it does not take. `limpid` holds its own to it. Nothing is downloaded.
 """
 
 import datetime
@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 LLAMA_3 = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}"
-    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + "
+        "'<|eot_id|>' %}"
     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
@@ -202,8 +203,10 @@ MISTRAL = """{%- if messages[0]['role'] == 'system' %}
 """
 
 LLAMA_2 = (
-    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}"
-    "{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
+    "messages[0]['content'] %}"
+    "{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in "
+        "loop_messages %}"
     "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
     "{% if loop.index0 == 0 and system_message != false %}"
@@ -214,36 +217,44 @@ LLAMA_2 = (
 )
 
 GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% "
+    "endif %}"
     "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}"
+    "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% "
+        "endif %}"
     "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
 )
 
 PHI_3 = (
-    "{% for message in messages %}{% if message['role'] == 'system' %}{{'<|system|>\n' + message['content'] + '<|end|>\n'}}"
+    "{% for message in messages %}{% if message['role'] == 'system' %}{{'<|system|>\n' + message['content'] + "
+    "'<|end|>\n'}}"
     "{% elif message['role'] == 'user' %}{{'<|user|>\n' + message['content'] + '<|end|>\n'}}"
-    "{% elif message['role'] == 'assistant' %}{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}{% endif %}{% endfor %}"
+    "{% elif message['role'] == 'assistant' %}{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}{% endif %}{% "
+        "endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
 )
 
 ZEPHYR = (
-    "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + eos_token }}\n"
+    "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + "
+    "eos_token }}\n"
     "{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token }}\n"
-    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif %}\n"
+    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif "
+        "%}\n"
     "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
 )
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% "
+        "endif %}"
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-# what templates of larger models do beside: namespaces, macros, loops with breaks, filters, JSON, transformers' own block
+# what templates of larger models do beside: namespaces, macros, loops with breaks, filters, JSON, transformers' own
+# block
 TOUR = """{%- macro turn(role, text) -%}
 [{{ role | upper }}] {{ text }}
 {% endmacro -%}
@@ -272,21 +283,24 @@ nobody
 
 # what Jinja2 makes of line ends before it reads anything else: in texts, in strings, in tags, at the end
 CR_LF = (
-    "{% for m in messages %}\r\n{{ m.role }}\r\n{{- 'a\r\nb' }}\r\n\r\n  {%- if loop.first %}\r\n!\r\n{% endif %}\r\n{{ m.content\r\n}}\r\n"
+    "{% for m in messages %}\r\n{{ m.role }}\r\n{{- 'a\r\nb' }}\r\n\r\n  {%- if loop.first %}\r\n!\r\n{% endif "
+    "%}\r\n{{ m.content\r\n}}\r\n"
     "{% endfor %}\r\n{{ '<assistant>\r\n' if\r\nadd_generation_prompt }}\r\n"
 )
 CR = "{% for m in messages %}\r{{ m.role }}:\r\n\r{{ m.content }}\n\r{% endfor %}\r{# a\r\n b #}\r"
 
 NEIGHBOURS = (
     "{% for m in messages %}{% if loop.previtem is defined and loop.previtem.role == m.role %}again {% endif %}"
-    "{{ m.role }}({{ loop.previtem.role if loop.previtem is defined else 'nobody' }} < {{ (loop.nextitem | default({'role': 'nobody'})).role }})"
+    "{{ m.role }}({{ loop.previtem.role if loop.previtem is defined else 'nobody' }} < {{ (loop.nextitem | "
+        "default({'role': 'nobody'})).role }})"
     "{% if loop.nextitem is not defined %}{{ eos_token }}{% elif loop.nextitem.role != m.role %};{% endif %}"
     "{% for part in m.content.split(' ') %}{{ loop.previtem }}{{ '-' if loop.previtem }}{% endfor %}{% endfor %}"
 )
 
 # every token in a role is a variable, a model's own roles too
 ROLES = (
-    "{{ bos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}{{ cls_token }}{{ mask_token }}{{ image_token }}{{ tool_token }}"
+    "{{ bos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}{{ cls_token }}{{ mask_token }}{{ image_token }}{{ "
+    "tool_token }}"
     "{% for m in messages %}{{ cls_token ~ m.content ~ sep_token }}{% endfor %}{{ eos_token }}"
     "{{ additional_special_tokens is defined }}{{ extra_special_tokens is defined }}{{ audio_token is defined }}"
 )
@@ -297,7 +311,8 @@ TEMPLATES = {
     "Llama-3": (LLAMA_3, ("<|begin_of_text|>", "<|eot_id|>")),
     "Llama-3.2": (LLAMA_3_2, ("<|begin_of_text|>", "<|eot_id|>")),
     "ChatML": (
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+        "'\n'}}"
         "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
         ("<s>", "<|im_end|>"),
     ),
@@ -318,7 +333,8 @@ TEMPLATES = {
 # tokens in other roles, and special tokens without one
 MORE = {
     "roles": {
-        "unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "[CLS]", "sep_token": "[SEP]", "image_token": "<image>",
+        "unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "[CLS]", "sep_token": "[SEP]",
+        "image_token": "<image>",
         "extra_special_tokens": {"tool_token": "<tool>"}, "additional_special_tokens": ["<x>"],
     },
 }
@@ -327,14 +343,17 @@ CASES = [
     [("user", "Who has the ball?")],
     [("user", "Who has the ball?"), ("assistant", "Tom has the ball."), ("user", "Where is he?")],
     [("system", "Be brief."), ("user", "Where is the kite?")],
-    [("system", " Be brief.\n"), ("user", "\n one\n\n two "), ("assistant", " \"é\" <b> 🙂 \\n\n"), ("user", "{{ x }} {% if %}")],
-    [("user", "1 + 1?"), ("assistant", "<think>\nhm\n</think>\n\n2"), ("user", "Sure?"), ("assistant", "<think>\nyes\n</think>\nYes.")],
+    [("system", " Be brief.\n"), ("user", "\n one\n\n two "), ("assistant", " \"é\" <b> 🙂 \\n\n"), ("user",
+    "{{ x }} {% if %}")],
+    [("user", "1 + 1?"), ("assistant", "<think>\nhm\n</think>\n\n2"), ("user", "Sure?"), ("assistant",
+    "<think>\nyes\n</think>\nYes.")],
     [("user", "Two in a row."), ("user", "Again.")],
     [("assistant", "I begin.")],
 ]
 
 # times in UTC and formats, of which `strftime_now` makes a text
-DATES = [(0, "%d %b %Y"), (1790000000, "%Y-%m-%d %H:%M:%S"), (951782400, "%A, %-d. %B %y, day %j"), (1704067199, "%a %e %I %p %%")]
+DATES = [(0, "%d %b %Y"), (1790000000, "%Y-%m-%d %H:%M:%S"), (951782400, "%A, %-d. %B %y, day %j"), (1704067199,
+    "%a %e %I %p %%")]
 
 
 def main(to):
@@ -356,7 +375,8 @@ def main(to):
             cases.append(told)
         found.append({"name": name, "template": template, **tokens, **tokenizer.special_tokens_map, "cases": cases})
     with open(to, "w", encoding="utf-8") as file:
-        dates = [[time, form, datetime.datetime.fromtimestamp(time, datetime.UTC).strftime(form)] for time, form in DATES]
+        dates = [[time, form, datetime.datetime.fromtimestamp(time, datetime.UTC).strftime(form)] for time,
+            form in DATES]
         json.dump({"templates": found, "dates": dates}, file, ensure_ascii=False, indent=1)
         file.write("\n")
 

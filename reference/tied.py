@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Which tensors of transformers' models are stored once for two uses, and what becomes of them where files store them otherwise.
+"""Which tensors of transformers' models are stored once for two uses, and what becomes of them where files store them
+otherwise.
 
     python reference/tied.py crates/limpid/fixtures
 
-Of every model in FOLDER/hf it writes the tied parameters, each a copy and what it is a copy of, into FOLDER/tied.json, and loads
-the model with the copy alone, with both alike, and with a copy that differs: what the logits are then is what it prints.
+Of every model in FOLDER/hf it writes the tied parameters, each a copy and what it is a copy of, into FOLDER/tied.json,
+and loads the model with the copy alone, with both alike, and with a copy that differs: what the logits are then is what
+it prints.
 """
 
 import json
@@ -36,7 +38,8 @@ def load(cls, folder, tensors, tie):
         if tie is not None:
             config["tie_word_embeddings"] = tie
         Path(copy, "config.json").write_text(json.dumps(config))
-        save_file({k: v.clone().contiguous() for k, v in tensors.items()}, Path(copy, "model.safetensors"), {"format": "pt"})
+        save_file({k: v.clone().contiguous() for k, v in tensors.items()}, Path(copy, "model.safetensors"),
+            {"format": "pt"})
         return cls.from_pretrained(copy, dtype=torch.float32).eval()
 
 
@@ -53,7 +56,8 @@ def main(fixtures):
         by_name = {name: name for name in tensors}
         for name in list(tensors):  # files of the hub leave prefixes out
             by_name.setdefault(model.base_model_prefix + "." + name, name)
-        pairs = {copy: by_name.get(of) for copy, of in pairs.items() if by_name.get(of) in tensors and copy not in tensors}
+        pairs = {copy: by_name.get(of) for copy, of in pairs.items() if by_name.get(of) in tensors
+            and copy not in tensors}
         if not pairs:
             continue
         truth = load_file(folder / "truth.safetensors")
@@ -67,7 +71,8 @@ def main(fixtures):
         for copy, of in pairs.items():
             lone = {name: value for name, value in tensors.items() if name != of} | {copy: tensors[of]}
             other = tensors[of].float().roll(1, 0).to(tensors[of].dtype)
-            alone, both, differ = (logits(load(cls, folder, t, None)) for t in [lone, tensors | {copy: tensors[of]}, tensors | {copy: other}])
+            alone, both, differ = (logits(load(cls, folder, t, None)) for t in [lone, tensors | {copy: tensors[of]},
+                tensors | {copy: other}])
             untied = logits(load(cls, folder, whole | {copy: other}, False))
             said.append((copy, of, (alone - usual).abs().max().item(), (both - usual).abs().max().item(),
                          (differ - usual).abs().max().item(), (differ - untied).abs().max().item()))

@@ -3,8 +3,8 @@
 
     python reference/torch_draws.py crates/limpid-study/fixtures/torch.json
 
-`cases`: seeds, and what is drawn one after another: the words that `randint` takes, `randn` and `uniform_` of several sizes.
-`notebook`: parts of the article's two tables and of its first linear layers, drawn with the seed 1337.
+`cases`: seeds, and what is drawn one after another: the words that `randint` takes, `randn` and `uniform_` of several
+sizes. `notebook`: parts of the article's two tables and of its first linear layers, drawn with the seed 1337.
 """
 
 import json
@@ -62,7 +62,8 @@ def main(path):
     seeds = [0, 1, 1337, 2**32 - 1, *(choose.randrange(2**32) for _ in range(8))]
     found = {"torch": torch.__version__, "cases": [case(seed, choose) for seed in seeds], "notebook": notebook()}
     with open(path, "w") as file:
-        file.write(json.dumps(found, separators=(",", ":")).replace('{"seed"', '\n{"seed"').replace('"notebook"', '\n"notebook"') + "\n")
+        file.write(json.dumps(found, separators=(",", ":")).replace('{"seed"', '\n{"seed"').replace('"notebook"',
+            '\n"notebook"') + "\n")
 
 
 main(sys.argv[1])

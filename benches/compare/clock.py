@@ -1,4 +1,5 @@
-"""Runs a command and prints, as JSON, its wall time, the time from its start to its first byte on stdout, and its stdout.
+"""Runs a command and prints, as JSON, its wall time, the time from its start to its first byte on stdout, and its
+stdout.
 
   python benches/compare/clock.py COMMAND...
 """

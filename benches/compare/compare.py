@@ -7,12 +7,13 @@
 
 Without names it runs all eleven, the longest of them (s3, s6) for minutes. A missing peer leaves its rows out.
 
-Every round starts each side afresh, one after the other (A B A B); a side warms up and reports its own median. The table has
-the medians of the rounds, their range, and how many times as good limpid is. Training rows come twice: as people run PyTorch,
-and "tuned", with glibc's malloc told to keep memory, for both sides. Tokens, batch, dropout, GELU, optimizer and clipping are
-the same; PyTorch's GPT-2 has its vocabulary padded to 50,304, which is faster for it. "Share" is of the roof that limpid
-measures in the same run: multiply-adds, or bytes read a second for decoding. Some processors (Sapphire Rapids without AMX) do
-bf16 at half the speed of f32; there PyTorch's f32 is the rival to beat, and --best takes it.
+Every round starts each side afresh, one after the other (A B A B); a side warms up and reports its own median. The
+table has the medians of the rounds, their range, and how many times as good limpid is. Training rows come twice: as
+people run PyTorch, and "tuned", with glibc's malloc told to keep memory, for both sides. Tokens, batch, dropout, GELU,
+optimizer and clipping are the same; PyTorch's GPT-2 has its vocabulary padded to 50,304, which is faster for it.
+"Share" is of the roof that limpid measures in the same run: multiply-adds, or bytes read a second for decoding. Some
+processors (Sapphire Rapids without AMX) do bf16 at half the speed of f32; there PyTorch's f32 is the rival to beat, and
+--best takes it.
 
 --isa avx2 holds every side to AVX2, on any x86-64: what most processors have. llama.cpp decides that when it is built
 (CMAKE_ARGS="-DGGML_NATIVE=OFF" pip install --no-binary :all: llama-cpp-python); a build with more is left out.
@@ -36,8 +37,8 @@ TRAIN = [
 ISA = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
 # limpid's preset of a model, where it has another name or recipe: what is compared is nanoGPT's, not limpid's own
 PRESETS = {"nano": ["nanogpt-cpu"], "baby": ["baby", "--positions", "learned", "--optimizer", "adamw"]}
-# limpid's way to 1.90: with its wider initial weights it bears a higher learning rate than the recipe's 1e-3, and then needs fewer
-# steps than its 2,000; the row with 2,000 steps each compares the programs alone
+# limpid's way to 1.90: with its wider initial weights it bears a higher learning rate than the recipe's 1e-3, and then
+# needs fewer steps than its 2,000; the row with 2,000 steps each compares the programs alone
 TO_190, TO_190_RATE = 850, 6e-3
 NAMES = [f"s{i}" for i in range(1, 12)]
 HEADER = ("| id | what; against | limpid (range) | peer (range) | ratio | floor | aim | share |\n"
@@ -69,7 +70,8 @@ class Compare:
         return bool(absent)
 
     def run(self, command, env=None, timed=False):
-        """The JSON that a command prints, or None, with the reason noted; `timed`: clock.py's, with what was printed in "out"."""
+        """The JSON that a command prints, or None, with the reason noted; `timed`: clock.py's, with what was printed in
+        "out"."""
         command = [str(part) for part in (command() if callable(command) else command)]
         clock = [sys.executable, str(HERE / "clock.py")] if timed else []
         env = {**os.environ, "OMP_NUM_THREADS": str(self.args.threads), **ISA.get(self.args.isa, {}), **(env or {})}
@@ -82,7 +84,8 @@ class Compare:
         return json.loads(done.stdout)
 
     def turns(self, sides, rounds=None):
-        """Runs every side once a round. `sides`: name -> (command or what makes it, environment, whether the clock times it)."""
+        """Runs every side once a round. `sides`: name -> (command or what makes it, environment, whether the clock
+        times it)."""
         results = {name: [] for name in sides}
         for i in range(rounds or self.args.rounds):
             for name, side in sides.items():
@@ -131,7 +134,8 @@ class Compare:
     def train(self, id, preset, precision, rivals, batch, tokens, dropout, steps, floor, aim):
         if self.missing(id, "torch"):
             return
-        own = self.limpid("bench", "train", "--preset", *PRESETS.get(preset, [preset]), "--batch-size", batch, "--context", tokens, "--dropout", dropout,
+        own = self.limpid("bench", "train", "--preset", *PRESETS.get(preset, [preset]), "--batch-size", batch,
+            "--context", tokens, "--dropout", dropout,
                           "--steps", steps, "--json", precision=precision)
         # warm-up: PyTorch's first step is slow, its second is not
         peer = ["step", "--size", preset, "--batch", batch, "--time", tokens, "--dropout", dropout, "--steps", steps,
@@ -146,7 +150,8 @@ class Compare:
         rounds = min(self.args.rounds, 3) if preset == "baby" else None
         results = self.turns(sides, rounds)
         for how in ("", ", tuned"):
-            peers = {n: r for n, r in results.items() if n.startswith("PyTorch") and n.endswith("tuned") == bool(how) and r}
+            peers = {n: r for n, r in results.items() if n.startswith("PyTorch") and n.endswith("tuned") == bool(how)
+                and r}
             middle = lambda name: statistics.median(r["ms_per_step"] for r in peers[name])
             best = min(peers, key=middle, default=None)
             if len(peers) > 1:
@@ -164,8 +169,10 @@ class Compare:
         sides, folders = {}, (self.folder / f"recipe-{i}" for i in itertools.count())
 
         def own(steps, rate=1e-3):
-            return lambda: self.limpid("train", "--preset", *PRESETS["nano"], "--data", self.args.text, "--tokenizer", "char",
-                                       "--steps", steps, "--learning-rate", rate, "--sample", 0, "--json", "--out", next(folders), precision=precision)
+            return lambda: self.limpid("train", "--preset", *PRESETS["nano"], "--data", self.args.text, "--tokenizer",
+                "char",
+                                       "--steps", steps, "--learning-rate", rate, "--sample", 0, "--json", "--out",
+                                       next(folders), precision=precision)
 
         for how, env in (("", {}), (", tuned", TUNED)):
             sides["to" + how] = (own(TO_190, TO_190_RATE), env, True)
@@ -197,7 +204,8 @@ class Compare:
         for run in results["limpid"] + results["PyTorch"]:
             run["peak_mb"] = run["peak_rss_bytes"] / 1e6
             run.pop("share_of_roof", None)
-        self.row("S7", "peak memory, train gpt2 f32, B 4, T 64: MB; PyTorch f32", results["limpid"], results["PyTorch"], "peak_mb",
+        self.row("S7", "peak memory, train gpt2 f32, B 4, T 64: MB; PyTorch f32", results["limpid"], results["PyTorch"],
+            "peak_mb",
                  "<= 0.75x", "<= 0.6x")
 
     def weights(self, dtype):
@@ -216,7 +224,8 @@ class Compare:
                     "--threads", self.args.threads]
             results = self.turns({"limpid": (own,), "llama.cpp": (peer,)})
             work = "decode" if verb == "decode" else f"prefill {count} tokens,"
-            self.row(id, f"{work} gpt2 {dtype}: tok/s; llama.cpp {dtype.upper()}", results["limpid"], results["llama.cpp"], "tok_s",
+            self.row(id, f"{work} gpt2 {dtype}: tok/s; llama.cpp {dtype.upper()}", results["limpid"],
+                results["llama.cpp"], "tok_s",
                      *limits[dtype], more_is_better=True)
 
     def quantised(self):
@@ -226,27 +235,33 @@ class Compare:
         source = self.args.model or self.weights("f32")
         for dtype in ("q8_0", "q4_0", "q4_k"):
             file = self.folder / f"{Path(source).stem}-{dtype}.gguf"
-            done = subprocess.run([self.args.limpid, "convert", source, file, "--dtype", dtype], capture_output=True, text=True)
+            done = subprocess.run([self.args.limpid, "convert", source, file, "--dtype", dtype], capture_output=True,
+                text=True)
             if done.returncode:
                 self.note(f"S11 {dtype}: {done.stderr.strip()}")
                 continue
             for verb, count in (("decode", 64), ("prefill", 256)):
                 words = ["bench", verb, "--model", file, "--tokens", count, "--json"]
-                peer = [sys.executable, HERE / "llama_peer.py", verb, file, "--tokens", count, "--threads", self.args.threads]
-                results = self.turns({"f32": (self.limpid(*words),), "llama.cpp": (peer,), "int8": (self.limpid(*words, precision="int8"),)})
+                peer = [sys.executable, HERE / "llama_peer.py", verb, file, "--tokens", count, "--threads",
+                    self.args.threads]
+                results = self.turns({"f32": (self.limpid(*words),), "llama.cpp": (peer,),
+                    "int8": (self.limpid(*words, precision="int8"),)})
                 for precision in ("f32", "int8"):
-                    self.row("S11", f"{verb} {Path(source).stem} {dtype}, {precision}: tok/s; llama.cpp", results[precision], results["llama.cpp"], "tok_s",
+                    self.row("S11", f"{verb} {Path(source).stem} {dtype}, {precision}: tok/s; llama.cpp",
+                        results[precision], results["llama.cpp"], "tok_s",
                              "1x", "1.2x", more_is_better=True)
 
     def start(self):
         model = self.folder / "nano"
         data = ["--data", self.args.text, "--tokenizer", "char"] if self.args.text else []
-        if self.run(self.limpid("train", "--preset", *PRESETS["nano"], "--steps", 5, *data, "--sample", 0, "--out", model, "--json")) is None:
+        if self.run(self.limpid("train", "--preset", *PRESETS["nano"], "--steps", 5, *data, "--sample", 0, "--out",
+            model, "--json")) is None:
             return
         # without a prompt, the first byte on stdout is of the first sampled token
         side = (self.limpid("generate", "--model", model, "--max-tokens", 1), {}, True)
         results = self.turns({"limpid": side}, 4 * self.args.rounds)
-        self.row("S10", "process start to first sampled token, nano: ms", results["limpid"], [], "first_byte_ms", "100 ms", "30 ms")
+        self.row("S10", "process start to first sampled token, nano: ms", results["limpid"], [], "first_byte_ms",
+            "100 ms", "30 ms")
 
     def all(self):
         for id in [name.upper() for name in self.args.names or NAMES]:
@@ -278,9 +293,11 @@ class Compare:
         if Path("/proc/cpuinfo").exists():
             pairs = (line.partition(":")[::2] for line in Path("/proc/cpuinfo").read_text().splitlines())
             facts = {key.strip(): value.strip() for key, value in pairs}
-        sets = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in facts.get("flags", "").split()]
+        sets = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if f in facts.get("flags",
+            "").split()]
         typed = ["compare.py", *a.names, f"--rounds {a.rounds} --threads {a.threads}"]
-        typed += [f"--{name}" for name in ("compile", "best") if getattr(a, name)] + ([f"--isa {a.isa}"] if a.isa else [])
+        typed += [f"--{name}" for name in ("compile", "best") if getattr(a, name)] + ([f"--isa {a.isa}"] if a.isa
+            else [])
         own = subprocess.run([a.limpid, "--version"], capture_output=True, text=True).stdout.strip()
         cpu = f"{facts.get('model name', platform.processor())}, family {facts.get('cpu family')}, model {facts.get('model')}"
         return (f"{datetime.date.today()} · {cpu} ({' '.join(sets)}) · {own}, torch {version('torch')}, llama-cpp-python "
@@ -295,7 +312,8 @@ def main():
     parser.add_argument("--limpid", default="target/release/limpid", help="the binary")
     parser.add_argument("--text", help="tinyshakespeare, for s6")
     parser.add_argument("--model", help="a GGUF in f32, for s11 [default: GPT-2 of random weights]")
-    parser.add_argument("--compile", action="store_true", help="PyTorch compiled too (needs a C++ compiler; slow to begin)")
+    parser.add_argument("--compile", action="store_true",
+        help="PyTorch compiled too (needs a C++ compiler; slow to begin)")
     parser.add_argument("--best", action="store_true", help="bf16 rows against the faster of PyTorch's bf16 and f32")
     parser.add_argument("--isa", choices=ISA, help="hold every side to this instruction set")
     parser.add_argument("--recipe-precision", default="f32", help="limpid's in s6")

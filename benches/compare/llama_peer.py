@@ -66,7 +66,8 @@ def write(args):
 def load(args):
     from llama_cpp import Llama
 
-    return Llama(args.file, n_ctx=POSITIONS, n_batch=512, n_ubatch=512, n_threads=args.threads, n_threads_batch=args.threads,
+    return Llama(args.file, n_ctx=POSITIONS, n_batch=512, n_ubatch=512, n_threads=args.threads,
+        n_threads_batch=args.threads,
                  logits_all=False, flash_attn=args.flash, verbose=args.verbose)
 
 
@@ -93,10 +94,12 @@ def prefill(args):
 
 
 def loss(args):
-    """The mean loss of a text in windows of so many tokens, each of which predicts the next: what `limpid eval` computes."""
+    """The mean loss of a text in windows of so many tokens, each of which predicts the next: what `limpid eval`
+    computes."""
     from llama_cpp import Llama
 
-    model = Llama(args.file, n_ctx=args.tokens, n_batch=args.tokens, n_threads=args.threads, n_threads_batch=args.threads,
+    model = Llama(args.file, n_ctx=args.tokens, n_batch=args.tokens, n_threads=args.threads,
+        n_threads_batch=args.threads,
                   logits_all=True, verbose=args.verbose)
     ids, total = model.tokenize(Path(args.text).read_bytes(), add_bos=False), 0.0
     for at in range(0, len(ids) - 1, args.tokens):

@@ -2,9 +2,9 @@
 
     python benches/compare/look.py target/release/limpid MODEL --tokens 1024 --rounds 5
 
-Each round takes new tokens at random and asks one server, in turn: for the prompt alone (a completion of one token); for a trace, with the
-moment of its first data (the heads of the first block), of all heads and of all predictions; and for heads of blocks that are not at hand.
-Medians, least and greatest.
+Each round takes new tokens at random and asks one server, in turn: for the prompt alone (a completion of one token);
+for a trace, with the moment of its first data (the heads of the first block), of all heads and of all predictions; and
+for heads of blocks that are not at hand. Medians, least and greatest.
 """
 import argparse, json, os, random, re, statistics, subprocess, time, urllib.request
 
@@ -72,7 +72,8 @@ def one(address, about, ids):
         for head, times in ((0, opened), (about["n_head"] - 1, same)):
             name, level = f"blocks.{block}.attn.hook_pattern", max(0, (len(ids) - 1).bit_length() - 9)
             across = -(-len(ids) // (256 << level))
-            tiles = [{"name": name, "index": [0, head], "tile": [i, j], "level": level, "pool": "max", "code": "log8"} for i in range(across) for j in range(i + 1)]
+            tiles = [{"name": name, "index": [0, head], "tile": [i, j], "level": level, "pool": "max", "code": "log8"}
+                for i in range(across) for j in range(i + 1)]
             start = clock()
             post(address, f"/inspect/v1/traces/{trace}/tiles", {"tiles": tiles}).read()
             times.append(1000 * (clock() - start))

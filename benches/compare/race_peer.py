@@ -3,8 +3,9 @@
   limpid race tokens stories-nano --out tokens
   python benches/compare/race_peer.py tokens --size nano --out docs/race/stories-nano-nanogpt.json
 
-AdamW 1e-3 to 1e-4, warm-up of 100 steps, 2,000 steps of 12 sequences, in f32, fused attention and optimizer: nanoGPT's settings for characters
-on a CPU, with the model of its `train_shakespeare_char` (`baby`), of its README for a CPU (`nano`), or of 8 blocks of 256 (`8m`).
+AdamW 1e-3 to 1e-4, warm-up of 100 steps, 2,000 steps of 12 sequences, in f32, fused attention and optimizer: nanoGPT's
+settings for characters on a CPU, with the model of its `train_shakespeare_char` (`baby`), of its README for a CPU
+(`nano`), or of 8 blocks of 256 (`8m`).
 """
 import argparse, hashlib, json, os, time
 import numpy as np, torch
@@ -13,7 +14,8 @@ import torch_peer as peer
 
 def main(args):
     track = json.load(open(os.path.join(args.tokens, "track.json")))
-    train, val = (torch.from_numpy(np.fromfile(os.path.join(args.tokens, f"{part}.bin"), np.uint16).astype(np.int64)) for part in ("train", "val"))
+    train, val = (torch.from_numpy(np.fromfile(os.path.join(args.tokens, f"{part}.bin"), np.uint16).astype(np.int64))
+        for part in ("train", "val"))
     layers, heads, width, length, *_ = peer.SIZES[args.size]
     model = peer.GPT(args.size, track["vocab_size"], args.dropout)
     optimizer = peer.adamw(model, args.rate)
@@ -32,12 +34,16 @@ def main(args):
     # as `limpid race` counts: products of forward and backward; a row attends to half of the window on average
     flops = step * args.batch * length * 6.0 * (layers * (12 * width**2 + length * width) + track["vocab_size"] * width)
     record = {
-        "format": 1, "kind": "peer", "program": f"PyTorch {torch.__version__.split('+')[0]}", "name": f"nanoGPT's, {args.size}, {args.dtype}",
-        "track": track["name"], "corpus": track["sha256"], "target": track["target"], "tuning": track["tuning"], "config": None, "recipe": None,
-        "precision": args.dtype, "parameters": parameters, "reached": any(at["loss"] <= track["target"] for at in losses), "steps": step,
+        "format": 1, "kind": "peer", "program": f"PyTorch {torch.__version__.split('+')[0]}",
+        "name": f"nanoGPT's, {args.size}, {args.dtype}",
+        "track": track["name"], "corpus": track["sha256"], "target": track["target"], "tuning": track["tuning"],
+        "config": None, "recipe": None,
+        "precision": args.dtype, "parameters": parameters,
+        "reached": any(at["loss"] <= track["target"] for at in losses), "steps": step,
         "losses": losses, "weights": None, "flops": flops, "seconds": round(seconds, 3),
         "seconds_all": round(time.perf_counter() - begin, 3),
-        "machine": {"threads": args.threads, "simd": args.isa, "roof_flops": float(args.roof), "read_roof_bytes_s": 0.0},
+        "machine": {"threads": args.threads, "simd": args.isa, "roof_flops": float(args.roof),
+        "read_roof_bytes_s": 0.0},
     }
     # keys in order and no spaces, as limpid hashes a record; no number here is written differently by Rust
     text = json.dumps({**record, "sha256": ""}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

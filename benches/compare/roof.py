@@ -4,16 +4,17 @@
   cargo build --release
   python benches/compare/roof.py [--rounds 5]
 
-Both sides in turns, the best of many short readings each; on a machine that other programs share, the best is what counts. Exits 1
-where PyTorch is above a roof: a matrix unit that limpid does not use (AMX) is one way to that, and then the share of the roof is
-one of the instructions in use.
+Both sides in turns, the best of many short readings each; on a machine that other programs share, the best is what
+counts. Exits 1 where PyTorch is above a roof: a matrix unit that limpid does not use (AMX) is one way to that, and then
+the share of the roof is one of the instructions in use.
 """
 import argparse, json, subprocess, sys, time
 from pathlib import Path
 
 import torch
 
-SHAPES = [(256, 256, 256), (512, 512, 512), (768, 768, 768), (1024, 1024, 1024), (2048, 2048, 2048), (256, 3072, 768), (384, 512, 2048)]
+SHAPES = [(256, 256, 256), (512, 512, 512), (768, 768, 768), (1024, 1024, 1024), (2048, 2048, 2048), (256, 3072, 768),
+    (384, 512, 2048)]
 
 
 def best(work, amount, seconds):
@@ -54,7 +55,8 @@ def main():
     keys = {"f32 products": "roof_flops_f32", "bf16 products": "roof_flops_bf16", "reads": "read_roof_bytes_s"}
     roofs, peers = dict.fromkeys(keys, 0.0), {name: ("", 0.0) for name in keys}
     for _ in range(args.rounds):
-        doctor = subprocess.run([args.limpid, "doctor", "--threads", str(args.threads), "--json"], capture_output=True, check=True)
+        doctor = subprocess.run([args.limpid, "doctor", "--threads", str(args.threads), "--json"], capture_output=True,
+            check=True)
         doctor = json.loads(doctor.stdout)
         for name, key in keys.items():
             roofs[name] = max(roofs[name], doctor[key])

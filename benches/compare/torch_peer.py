@@ -1,4 +1,5 @@
-"""PyTorch as people run it: fused attention, fused AdamW, autocast for bf16. compare.py calls this; one JSON line comes out.
+"""PyTorch as people run it: fused attention, fused AdamW, autocast for bf16. compare.py calls this; one JSON line comes
+out.
 
   python benches/compare/torch_peer.py step --size nano --dtype bf16 --batch 12 --time 64 --steps 40
   python benches/compare/torch_peer.py step --size gpt2 --dtype f16 --batch 8 --time 1024 --device cuda --compile
@@ -27,7 +28,8 @@ class Block(nn.Module):
 
     def forward(self, x):
         b, t, c = x.shape
-        q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1))
+        q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+            for part in self.qkv(self.ln1(x)).chunk(3, -1))
         z = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.p if self.training else 0.0)
         x = x + self.drop(self.out(z.transpose(1, 2).reshape(b, t, c)))
         return x + self.drop(self.down(F.gelu(self.up(self.ln2(x)), approximate=self.gelu)))
@@ -37,12 +39,14 @@ class GPT(nn.Module):
     def __init__(self, size, vocab=None, dropout=0.0):
         super().__init__()
         layers, heads, width, positions, own_vocab, bias, gelu = SIZES[size]
-        self.tok, self.pos, self.drop = nn.Embedding(vocab or own_vocab, width), nn.Embedding(positions, width), nn.Dropout(dropout)
+        self.tok, self.pos, self.drop = nn.Embedding(vocab or own_vocab, width), nn.Embedding(positions,
+            width), nn.Dropout(dropout)
         self.blocks = nn.Sequential(*[Block(heads, width, bias, gelu, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm(width, bias=bias)
         for name, p in self.named_parameters():
             if p.dim() > 1:
-                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight")) else 1))
+                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if name.endswith(("out.weight", "down.weight"))
+                    else 1))
             elif name.endswith("bias"):
                 nn.init.zeros_(p)
 
@@ -126,7 +130,8 @@ def decode(args):
             next_one, cache = out.logits[:, -1:].argmax(-1), out.past_key_values
             taken, out = seconds(lambda: model(next_one, past_key_values=cache, use_cache=True))
             steps.append(taken)
-    return {"prefill_tok_s": args.time / statistics.median(prompts), "tok_s": 1 / statistics.median(steps[args.warmup:])}
+    return {"prefill_tok_s": args.time / statistics.median(prompts),
+        "tok_s": 1 / statistics.median(steps[args.warmup:])}
 
 
 def roofs(args):

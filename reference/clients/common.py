@@ -1,4 +1,5 @@
-"""What the Python clients here share: the server's address, checks that are counted, and the conversation that holds special tokens."""
+"""What the Python clients here share: the server's address, checks that are counted, and the conversation that holds
+special tokens."""
 
 import json
 import sys
@@ -33,7 +34,8 @@ def served():
 
 
 def biases():
-    """What makes a model answer with a special token and a letter, and the token's text; none if the model has no such token."""
+    """What makes a model answer with a special token and a letter, and the token's text; none if the model has no such
+    token."""
     for text in ("<|user|>", "<|im_start|>", "<|system|>"):
         ids = ask("/tokenize", {"prompt": text})["tokens"]
         if len(ids) == 1:
@@ -43,7 +45,8 @@ def biases():
 
 
 def talk(turn):
-    """Five turns; `turn(messages, logit_bias)` gives the text of an answer, which must have no special token and goes back as it came."""
+    """Five turns; `turn(messages, logit_bias)` gives the text of an answer, which must have no special token and goes
+    back as it came."""
     found = biases()
     if found is None:
         return

@@ -1,4 +1,5 @@
-"""langchain-openai against a running `limpid serve`: python reference/clients/langchain_client.py http://127.0.0.1:8080/v1"""
+"""langchain-openai against a running `limpid serve`: python reference/clients/langchain_client.py
+http://127.0.0.1:8080/v1"""
 
 from importlib.metadata import version
 

@@ -22,7 +22,8 @@ check(llm.get_model("limpid-text").prompt("Once", max_tokens=8, temperature=0, s
 
 if chats:
     chat = llm.get_model("limpid").conversation()
-    said = [chat.prompt("Once", system="Be brief.", max_tokens=8, temperature=0, stream=n % 2 == 0).text() for n in range(3)]
+    said = [chat.prompt("Once", system="Be brief.", max_tokens=8, temperature=0, stream=n % 2 == 0).text()
+        for n in range(3)]
     check(len(said) == 3, said)
 
     def turn(messages, bias):

@@ -33,7 +33,8 @@ with tempfile.TemporaryDirectory() as folder:
     pathlib.Path(folder, "own.jsonl").write_text("\n".join(lines) + "\n")
     pathlib.Path(folder, "own.yaml").write_text(TASK)
     arguments = f"model={name},base_url={BASE}/completions,num_concurrent=2,max_length={context}"
-    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments, "--tasks", "own"]
+    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments, "--tasks",
+        "own"]
     command += ["--include_path", ".", "--output_path", "out", "--log_samples"]
     own = {"HF_HOME": f"{folder}/hf", "HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)

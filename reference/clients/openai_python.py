@@ -1,4 +1,5 @@
-"""OpenAI's own Python client against a running `limpid serve`: python reference/clients/openai_python.py http://127.0.0.1:8080/v1
+"""OpenAI's own Python client against a running `limpid serve`: python reference/clients/openai_python.py
+http://127.0.0.1:8080/v1
 
 Shapes that are wrong raise in the client's models; what is said here is checked besides. Needs `pip install openai`.
 """
@@ -56,7 +57,8 @@ check(several.choices[0].text == greedy.choices[0].text, "a prompt beside others
 
 # the four forms of a prompt
 root = base.removesuffix("/v1")
-ask = urllib.request.Request(f"{root}/tokenize", json.dumps({"prompt": "Once", "add_special_tokens": True}).encode(), {"Content-Type": "application/json"})
+ask = urllib.request.Request(f"{root}/tokenize", json.dumps({"prompt": "Once", "add_special_tokens": True}).encode(),
+    {"Content-Type": "application/json"})
 ids = json.load(urllib.request.urlopen(ask))["tokens"]
 for prompt in (ids, ["Once"], [ids]):
     check(complete(prompt=prompt).choices[0].text == one.choices[0].text, f"{prompt}")
@@ -91,13 +93,15 @@ for token, own, top in zip(likely.tokens, likely.token_logprobs, likely.top_logp
 # conversations
 message = [{"role": "user", "content": "Once"}]
 try:
-    whole = client.chat.completions.create(model=model, messages=message, max_completion_tokens=8, seed=7, logprobs=True, top_logprobs=2)
+    whole = client.chat.completions.create(model=model, messages=message, max_completion_tokens=8, seed=7,
+        logprobs=True, top_logprobs=2)
 except openai.BadRequestError as error:
     check(error.code == "no_chat_template", error)
 else:
     check(whole.choices[0].message.role == "assistant" and whole.choices[0].logprobs.content, whole)
     text = ""
-    for chunk in client.chat.completions.create(model=model, messages=message, max_completion_tokens=8, seed=7, stream=True):
+    for chunk in client.chat.completions.create(model=model, messages=message, max_completion_tokens=8, seed=7,
+        stream=True):
         text += chunk.choices[0].delta.content or ""
     check(text == whole.choices[0].message.content, "pieces are the whole")
 

@@ -27,7 +27,8 @@ wish = argparse.ArgumentParser()
 wish.add_argument("base", help="http://127.0.0.1:8080/v1")
 wish.add_argument("--node", default=".", help="a folder with node_modules")
 args = wish.parse_args()
-jobs = [(script, importlib.util.find_spec(name), [sys.executable, str(HERE / script), args.base], None) for script, name in PYTHON]
+jobs = [(script, importlib.util.find_spec(name), [sys.executable, str(HERE / script), args.base], None) for script,
+    name in PYTHON]
 node = shutil.which("node")
 for script, name in NODE:
     there = node and pathlib.Path(args.node, "node_modules", name).is_dir()

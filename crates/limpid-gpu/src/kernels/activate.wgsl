@@ -71,7 +71,10 @@ fn slope_of(x: f32) -> f32 {
 }
 
 @compute @workgroup_size(64)
-fn activate(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn activate(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         y[i] = value_of(x[i]);
@@ -79,7 +82,10 @@ fn activate(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: v
 }
 
 @compute @workgroup_size(64)
-fn activate_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn activate_back(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         let value = dy[i] * slope_of(x[i]);

@@ -1,23 +1,27 @@
-// y = softmax(scores) v, head by head; score = c(scale q k') - slope |t - j| with c(s) = cap tanh(s / cap), then the mask.
-// Backward, with P the weights from lse, F dropout's factors and D = sum of dy y:
+// y = softmax(scores) v, head by head; score = c(scale q k') - slope |t - j| with c(s) = cap tanh(s / cap), then the
+// mask. Backward, with P the weights from lse, F dropout's factors and D = sum of dy y:
 //   dv += (P F)' dy;   dP = (dy v') F;   dS = P (dP - D);   dq += slope dS k;   dk += slope dS' q
 //
-// A workgroup has 64 neighbouring queries, and two lanes for each, because more than two rows of a head do not fit in a lane's registers:
-// they divide the products with the keys of a tile, and then the features of the sums. Keys and values come in tiles through the
-// workgroup's memory, from the sequence's first key on, so a row depends only on its own query and keys. In the backward of keys a workgroup
-// has 64 keys, and queries come in tiles. Where a sequence has few queries, `attend_one` makes one a workgroup, whose lanes share the keys.
+// A workgroup has 64 neighbouring queries, and two lanes for each, because more than two rows of a head do not fit in a
+// lane's registers: they divide the products with the keys of a tile, and then the features of the sums. Keys and
+// values come in tiles through the workgroup's memory, from the sequence's first key on, so a row depends only on its
+// own query and keys. In the backward of keys a workgroup has 64 keys, and queries come in tiles. Where a sequence has
+// few queries, `attend_one` makes one a workgroup, whose lanes share the keys.
 //
-// The order of a row's sums, in `attend` and `attend_one`: over the keys in tiles of TILE, which begin at multiples of TILE. A tile
-// makes the sums smaller by how much its greatest score is above all before, then adds its keys, ascending.
+// The order of a row's sums, in `attend` and `attend_one`: over the keys in tiles of TILE, which begin at multiples of
+// TILE. A tile makes the sums smaller by how much its greatest score is above all before, then adds its keys,
+// ascending.
 //
-// Bytes from the device's memory: of `attend` 4 (queries + y + lse) and, for each 64 queries of a sequence, the keys and values that
-// they see, for each query head (heads that share them run side by side and find them in a cache); `attend_one` likewise for each
-// query. `D`, `TILE` and `HALVES` are written before this text.
+// Bytes from the device's memory: of `attend` 4 (queries + y + lse) and, for each 64 queries of a sequence, the keys
+// and values that they see, for each query head (heads that share them run side by side and find them in a cache);
+// `attend_one` likewise for each query. `D`, `TILE` and `HALVES` are written before this text.
 
 struct Words {
     heads: u32, kv_heads: u32, cols: u32, y_cols: u32, // columns of qkv, and of y
-    items: u32, blocks: u32, mask: u32, window: u32, // where the batch lists blocks of queries and the cache's blocks; 0 causal, 1 bidirectional
-    scale: f32, cap: f32, slopes: u32, count: u32, // where the batch lists ALiBi's slopes, if it has them; how many blocks of queries
+    // where the batch lists blocks of queries and the cache's blocks; 0 causal, 1 bidirectional
+    items: u32, blocks: u32, mask: u32, window: u32,
+    // where the batch lists ALiBi's slopes, if it has them; how many blocks of queries
+    scale: f32, cap: f32, slopes: u32, count: u32,
     stream: vec2u, threshold: u32, kept: f32,
     flags: u32, wide: u32, // columns of a head's watched scores
 }
@@ -30,7 +34,8 @@ const WIDE = (D + 3u) / 4u; // vectors of a row
 
 @group(0) @binding(0) var<storage, read_write> x: array<f32>; // (N, (H + 2K) D)
 @group(0) @binding(1) var<storage, read_write> batch: array<u32>;
-@group(0) @binding(7) var<storage, read_write> cache: array<u32>; // (blocks of 64 positions, 2K D), the bits of f32s or of two bf16s
+// (blocks of 64 positions, 2K D), the bits of f32s or of two bf16s
+@group(0) @binding(7) var<storage, read_write> cache: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>; // or dqkv
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>; // (N,H)
 
@@ -159,7 +164,10 @@ fn bring(s: Item, head: u32, from_key: u32, count: u32, thread: u32) {
 
 // Stores the keys and values of the batch in the cache: a workgroup for each row.
 @compute @workgroup_size(64)
-fn store(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn store(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let work = number(id, groups);
     let which = work / 64u;
     if which >= p.count {
@@ -187,7 +195,10 @@ fn store(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3
 }
 
 @compute @workgroup_size(128)
-fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn attend(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) thread: u32,
+) {
     let work = number(id, groups);
     if work >= p.count * p.heads {
         return;
@@ -264,7 +275,10 @@ var<workgroup> weights_of: array<vec2f, KEYS>; // without dropout and with it
 
 // one query: `items` lists them one by one
 @compute @workgroup_size(64)
-fn attend_one(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn attend_one(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let work = number(id, groups);
     if work >= p.count * p.heads {
         return;
@@ -364,7 +378,10 @@ fn given(at: u32, i: u32) -> vec4f {
 
 // dq and D: one lane of a query has q, the other dy
 @compute @workgroup_size(128)
-fn attend_back_q(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn attend_back_q(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) thread: u32,
+) {
     let work = number(id, groups);
     if work >= p.count * p.heads {
         return;
@@ -435,7 +452,10 @@ var<workgroup> query_sums: array<vec2f, PART>; // lse and D
 
 // dk and dv over the query heads that a key serves: one lane of a key has k and dk, the other v and dv
 @compute @workgroup_size(128)
-fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn attend_back_kv(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) thread: u32,
+) {
     let work = number(id, groups);
     if work >= p.count * p.kv_heads {
         return;
@@ -521,7 +541,10 @@ fn watched(work: u32) -> Watched {
 
 // watched: scores before and after the mask, and weights; a lane a key
 @compute @workgroup_size(64)
-fn watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn watch(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let one = watched(number(id, groups));
     if !one.here {
         return;
@@ -555,7 +578,10 @@ fn watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3
 
 // watched: gradients of the scores and of the weights
 @compute @workgroup_size(64)
-fn watch_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn watch_back(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let one = watched(number(id, groups));
     if !one.here {
         return;

@@ -1,10 +1,12 @@
 // One row of logits: the loss, and in its place the softmax or the gradient.
 //
-//   loss = mass lse - sum of wanted logits + z lse^2;   dlogits = weight (softmax (mass + 2 z lse) - wanted) slope of the bound
+//   loss = mass lse - sum of wanted logits + z lse^2;   dlogits = weight (softmax (mass + 2 z lse) - wanted) slope of
+//   the bound
 // with wanted = (1 - smoothing) target + smoothing mass / V. The logits themselves are a `product`.
 
 struct Words {
-    rows: u32, first: u32, v: u32, row: u32, // rows of the chunk, the first one's number in the batch, elements from one to the next
+    // rows of the chunk, the first one's number in the batch, elements from one to the next
+    rows: u32, first: u32, v: u32, row: u32,
     cap: f32, weight: f32, smoothing: f32, z_loss: f32, targets: u32,
     flags: u32,
 }
@@ -23,7 +25,10 @@ const SEEN = 8u; // copy the bounded logits and the softmax, or the gradient bef
 @group(0) @binding(5) var<storage, read_write> probs: array<f32>;
 
 @compute @workgroup_size(64)
-fn classify(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn classify(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let row = number(id, groups);
     if row >= p.rows {
         return;

@@ -1,5 +1,5 @@
-// What every kernel may use. A workgroup has 64 lanes, and sums are chains of one lane each, then a tree: one order, whatever
-// runs beside it. Multiply-adds that round once are written out; there are no atomics and no subgroups.
+// What every kernel may use. A workgroup has 64 lanes, and sums are chains of one lane each, then a tree: one order,
+// whatever runs beside it. Multiply-adds that round once are written out; there are no atomics and no subgroups.
 
 const LANES = 64u;
 // how many neighbouring elements a workgroup of an elementwise kernel takes

@@ -5,7 +5,10 @@
 //   dropout   y = x times the factors of its draws;     dx (+)= dy times the same
 //   gather    y[i] = x[outputs[i]];                     dx[outputs[i]] (+)= dy[i]
 
-struct Words { len: u32, add: u32, scale: f32, cap: f32, stream: vec2u, threshold: u32, kept: f32, cols: u32, outputs: u32, count: u32 }
+struct Words {
+    len: u32, add: u32, scale: f32, cap: f32, stream: vec2u, threshold: u32, kept: f32, cols: u32, outputs: u32,
+    count: u32,
+}
 var<immediate> p: Words;
 
 @group(0) @binding(0) var<storage, read_write> a: array<f32>;
@@ -22,7 +25,10 @@ fn put(i: u32, value: f32) {
 }
 
 @compute @workgroup_size(64)
-fn add(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn add(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         y[i] = fma(p.scale, b[i], a[i]);
@@ -31,7 +37,10 @@ fn add(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
 
 // both gradients, or the one that there is
 @compute @workgroup_size(64)
-fn add_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn add_back(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         let d = a[i];
@@ -45,7 +54,10 @@ fn add_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: v
 }
 
 @compute @workgroup_size(64)
-fn multiply(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn multiply(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         put(i, a[i] * b[i]);
@@ -53,7 +65,10 @@ fn multiply(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: v
 }
 
 @compute @workgroup_size(64)
-fn scale(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn scale(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         var value = p.scale * a[i];
@@ -65,7 +80,10 @@ fn scale(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3
 }
 
 @compute @workgroup_size(64)
-fn scale_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn scale_back(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         var slope = p.scale;
@@ -78,7 +96,10 @@ fn scale_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups:
 }
 
 @compute @workgroup_size(64)
-fn dropout(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn dropout(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     let key = key_of(p.stream, start >> 24u); // that of all of the workgroup's elements
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
@@ -87,7 +108,10 @@ fn dropout(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
 }
 
 @compute @workgroup_size(64)
-fn gather(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn gather(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         y[i] = a[batch[p.outputs + i / p.cols] * p.cols + i % p.cols];
@@ -95,7 +119,10 @@ fn gather(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec
 }
 
 @compute @workgroup_size(64)
-fn gather_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn gather_back(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         var sum = 0.0;

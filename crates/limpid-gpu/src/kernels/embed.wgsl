@@ -19,7 +19,10 @@ fn id_of(list: u32, n: u32) -> u32 {
 
 // rows whose token lies in the part of the table from `first` to `end`; others: 1 positions, 2 segments
 @compute @workgroup_size(64)
-fn look(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn look(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     let end = min(start - lane + SHARE, p.rows * p.cols);
     for (var i = start; i < end; i += LANES) {
@@ -48,7 +51,10 @@ var<immediate> s: Spread;
 
 // a workgroup for each id and 64 columns; the batch lists ids with the end of their rows, then all rows id by id
 @compute @workgroup_size(64)
-fn spread(@builtin(workgroup_id) wid: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn spread(
+    @builtin(workgroup_id) wid: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let tiles = (s.cols + LANES - 1u) / LANES;
     let which = number(wid, groups) / tiles;
     let c = number(wid, groups) % tiles * LANES + lane;

@@ -1,15 +1,18 @@
 // c[m,n] (+)= sum over k of a[m,k] b[k,n] (+ bias[n])
 //   forward y = x w' + b;   dx = dy w;   dw += dy' x;   db is in sums.wgsl
 //
-// The order of each sum, in both kernels: chains of CHAIN multiply-adds over k, ascending, each from zero; then the chains are
-// added up, ascending. So an element depends neither on its tile, nor on how many rows there are, nor on which kernel makes it.
-// Missing elements are zeros, which change no sum: a sum that begins with +0 never is -0.
+// The order of each sum, in both kernels: chains of CHAIN multiply-adds over k, ascending, each from zero; then the
+// chains are added up, ascending. So an element depends neither on its tile, nor on how many rows there are, nor on
+// which kernel makes it. Missing elements are zeros, which change no sum: a sum that begins with +0 never is -0.
 //
-// `product`: a workgroup makes HIGH x 64 elements, each of its 16 x 16 threads ROWS x 4 of them, and 16 steps of k at a time go
-// through its memory. Bytes from the device's memory, with no cache at all, in each of the shares that k is cut into:
-//   4 (m k ceil(n / 64) + k n ceil(m / HIGH) + m n (1, or 2 where it adds)), and of `fold` 4 m n (shares + 2) where k is cut
-// `thin`: for at most 8 rows of a and b stored (n,k), which is decoding: a workgroup makes 8 columns, and reads each weight once,
-// side by side. Bytes: 4 (n k + m k + m n); the few rows of a are read again by each workgroup, from a cache.
+// `product`: a workgroup makes HIGH x 64 elements, each of its 16 x 16 threads ROWS x 4 of them, and 16 steps of k at a
+// time go through its memory. Bytes from the device's memory, with no cache at all, in each of the shares that k is cut
+// into:
+//   4 (m k ceil(n / 64) + k n ceil(m / HIGH) + m n (1, or 2 where it adds)), and of `fold` 4 m n (shares + 2) where k
+//   is cut
+// `thin`: for at most 8 rows of a and b stored (n,k), which is decoding: a workgroup makes 8 columns, and reads each
+// weight once, side by side. Bytes: 4 (n k + m k + m n); the few rows of a are read again by each workgroup, from a
+// cache.
 //
 // `ROWS` and `ROUNDS` are written before this text, and product.wgsl is.
 
@@ -27,13 +30,16 @@ fn held(v: vec4f) -> vec4f {
     return v;
 }
 
-// Steps of k, four neighbouring rows of a or columns of b each. Indices are checked dimension by dimension: the checks of these are outside
-// of the loop over k.
+// Steps of k, four neighbouring rows of a or columns of b each. Indices are checked dimension by dimension: the checks
+// of these are outside of the loop over k.
 var<workgroup> tile_a: array<array<vec4f, HIGH / 4u>, STEP>;
 var<workgroup> tile_b: array<array<vec4f, SIDE / 4u>, STEP>;
 
 @compute @workgroup_size(256)
-fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
+fn product(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) thread: u32,
+) {
     let across = max((p.n + SIDE - 1u) / SIDE, 1u); // there may be none but the sums
     let down = (p.m + HIGH - 1u) / HIGH;
     let tile = number(id, groups);
@@ -142,7 +148,10 @@ var<workgroup> weights: array<vec4f, 64 * 9>;
 var<workgroup> chains: array<f32, 64 * ROWS>;
 
 @compute @workgroup_size(64)
-fn thin(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn thin(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let n0 = 8u * number(id, groups);
     var sum = 0.0;
     for (var k0 = 0u; k0 < p.k; k0 += 8u * CHAIN) {

@@ -1,22 +1,23 @@
-// c[m,n] (+)= sum over k of a[m,k] b[k,n] (+ bias[n]) with operands rounded to f16, by the device's cooperative matrices of SIDE x
-// SIDE, whose sums are f32. linear.wgsl says what it is for, and has the same numbers and flags; `lift` and `lower` are its own:
-// a is multiplied by one before it is rounded, and the sums by the other. Both are powers of two, so that alone moves no digit;
-// gradients would be below the range of f16 without.
+// c[m,n] (+)= sum over k of a[m,k] b[k,n] (+ bias[n]) with operands rounded to f16, by the device's cooperative
+// matrices of SIDE x SIDE, whose sums are f32. linear.wgsl says what it is for, and has the same numbers and flags;
+// `lift` and `lower` are its own: a is multiplied by one before it is rounded, and the sums by the other. Both are
+// powers of two, so that alone moves no digit; gradients would be below the range of f16 without.
 //
-// The order of a sum over k is the device's within SIDE steps, and ascending beyond: an element depends on its row of a and its
-// column of b only, so decoding uses this kernel too.
+// The order of a sum over k is the device's within SIDE steps, and ascending beyond: an element depends on its row of a
+// and its column of b only, so decoding uses this kernel too.
 //
-// A workgroup makes WIDE x WIDE elements. Four of its subgroups make a quarter each, ROWS x ROWS matrices, 4 x 4 or one: they have names,
-// because drivers keep an array of them in memory. Where subgroups are smaller than they may be there are more than four, which make the
-// same again: matrices must be worked on by all at once. Bytes as `product`, with tiles of WIDE.
+// A workgroup makes WIDE x WIDE elements. Four of its subgroups make a quarter each, ROWS x ROWS matrices, 4 x 4 or
+// one: they have names, because drivers keep an array of them in memory. Where subgroups are smaller than they may be
+// there are more than four, which make the same again: matrices must be worked on by all at once. Bytes as `product`,
+// with tiles of WIDE.
 //
 // `SIDE`, `GROUP` (lanes), `ROWS`, `Left`, `Right` and `Sum` are written before this text, and product.wgsl is.
 
 const STEP = 32u;
 const WIDE = 2u * ROWS * SIDE;
 
-// Steps of k of the operands, as they are stored: (k,m) or (m,k), (k,n) or (n,k). Rows have a gap between them, so that eight are in
-// different banks of the memory.
+// Steps of k of the operands, as they are stored: (k,m) or (m,k), (k,n) or (n,k). Rows have a gap between them, so that
+// eight are in different banks of the memory.
 const GAP = 8u;
 const A_ROW = select(STEP, WIDE, ACROSS_A);
 const B_ROW = select(WIDE, STEP, ACROSS_B);
@@ -79,7 +80,8 @@ fn right(k: u32, n: u32) -> Right {
 
 @compute @workgroup_size(GROUP)
 fn product_f16(
-    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32,
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+        @builtin(local_invocation_index) thread: u32,
     @builtin(subgroup_id) subgroup: u32, @builtin(subgroup_invocation_id) lane: u32, @builtin(subgroup_size) lanes: u32,
 ) {
     let across = max((p.n + WIDE - 1u) / WIDE, 1u); // there may be none but the sums

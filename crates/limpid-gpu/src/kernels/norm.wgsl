@@ -2,11 +2,13 @@
 // dx = r (g - mean(g) - k n mean(g n)) with g = dy gain, n = (x - mean) r
 // dgain += sum of dy n, doffset += sum of dy, in two steps: partial sums over `each` rows with their dx, then `fold`
 //
-// A row may have several norms (queries and keys): norm i of a row is at column i wide, or of all queries and of all keys.
+// A row may have several norms (queries and keys): norm i of a row is at column i wide, or of all queries and of all
+// keys.
 
 struct Words {
     rows: u32, cols: u32, parts: u32, queries: u32, // parts of a row, and how many of these are queries'
-    wide: u32, key_wide: u32, key_start: u32, rest: u32, // columns of a part, of a key's; where keys begin, and what is no part
+    // columns of a part, of a key's; where keys begin, and what is no part
+    wide: u32, key_wide: u32, key_start: u32, rest: u32,
     kind: u32, eps: f32, flags: u32, // kind: 0 layer, 1 layer-std, 2 rms
     each: u32, room: u32, // rows of a partial sum, and its columns
     gains: u32, key_gains: u32, offsets: u32, // where in it dgain, dgain of keys and doffset are, or NONE
@@ -56,7 +58,10 @@ fn gain_of(key: bool, i: u32) -> f32 {
 }
 
 @compute @workgroup_size(64)
-fn norm(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn norm(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let part = part_of(number(id, groups));
     if part.n >= p.rows {
         return;
@@ -121,7 +126,10 @@ fn take(place: u32, i: u32, first: bool, value: f32) {
 
 // a workgroup for all norms of queries, of keys, or what is copied, of `each` rows
 @compute @workgroup_size(64)
-fn norm_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn norm_back(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let kinds = 1u + select(0u, 1u, p.parts > p.queries) + select(0u, 1u, p.rest < p.cols);
     let block = number(id, groups) / kinds;
     let kind = number(id, groups) % kinds;
@@ -184,7 +192,10 @@ fn back(part: Part, lane: u32, first: bool, gains: u32, offsets: u32) {
 
 // watched: normal = dy gain, and the slope of the scale, -sum(dy gain n) r
 @compute @workgroup_size(64)
-fn norm_watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn norm_watch(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let n = number(id, groups);
     if n >= p.rows {
         return;
@@ -205,7 +216,10 @@ fn norm_watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups:
 
 // watched: the deviation
 @compute @workgroup_size(64)
-fn norm_scale(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn norm_scale(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let n = number(id, groups) * LANES + lane;
     if n < p.rows {
         y[n] = 1.0 / stats[2u * n + 1u];

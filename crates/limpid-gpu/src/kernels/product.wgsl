@@ -1,12 +1,13 @@
-// What all kernels of products have: their numbers, what goes with a product, and how an element is written. `ACROSS_A` (a is stored (k,m)),
-// `ACROSS_B` (b is stored (n,k)) and both operands are written before this text.
+// What all kernels of products have: their numbers, what goes with a product, and how an element is written. `ACROSS_A`
+// (a is stored (k,m)), `ACROSS_B` (b is stored (n,k)) and both operands are written before this text.
 
 struct Words {
     m: u32, n: u32, k: u32, // rows of a and c, columns of b and c, length of the sums
     a_row: u32, b_row: u32, c_row: u32, // elements from a row of the memory to the next
     a_at: u32, c_at: u32, flags: u32,
     sums_at: u32, // where the first row's sum is
-    each: u32, room: u32, // steps of k of each share of the sum, which goes to a place of its own, `room` after the last
+    // steps of k of each share of the sum, which goes to a place of its own, `room` after the last
+    each: u32, room: u32,
     lift: f32, lower: f32, // of linear_f16.wgsl alone
 }
 var<immediate> p: Words;

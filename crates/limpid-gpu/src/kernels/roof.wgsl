@@ -7,7 +7,10 @@ var<immediate> p: Words;
 @group(0) @binding(0) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(64)
-fn multiply_adds(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn multiply_adds(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let place = number(id, groups) * LANES + lane;
     let x = vec4f(y[place]);
     let factor = vec4f(0.999);

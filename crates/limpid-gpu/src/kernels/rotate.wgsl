@@ -9,7 +9,10 @@ var<immediate> p: Words;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(64)
-fn rotate(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn rotate(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     let end = min(start - lane + SHARE, p.rows * p.cols);
     for (var i = start; i < end; i += LANES) {

@@ -8,10 +8,13 @@ var<immediate> f: Fold;
 
 var<workgroup> stripe_sums: array<f32, 64>;
 
-// to[i] (+)= sum over the parts: partial is (parts, room), of which `at` to `at + cols` are taken. `stripes` lanes share a column: each
-// has every so manieth part, ascending, and the first adds theirs, ascending.
+// to[i] (+)= sum over the parts: partial is (parts, room), of which `at` to `at + cols` are taken. `stripes` lanes
+// share a column: each has every so manieth part, ascending, and the first adds theirs, ascending.
 @compute @workgroup_size(64)
-fn fold(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn fold(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let wide = LANES / f.stripes;
     let i = number(id, groups) * wide + lane % wide;
     var sum = 0.0;

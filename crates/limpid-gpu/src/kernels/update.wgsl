@@ -1,5 +1,5 @@
-// The norm of the gradient, the update rules of limpid-core's optimizer/adamw.rs, and Muon's momentum. All guard themselves: where
-// the norm is not finite, nothing but the gradients changes.
+// The norm of the gradient, the update rules of limpid-core's optimizer/adamw.rs, and Muon's momentum. All guard
+// themselves: where the norm is not finite, nothing but the gradients changes.
 
 struct Words {
     at: u32, len: u32, method: u32, sums: u32, // from which element of the binding on; where measured sums go
@@ -10,7 +10,8 @@ struct Words {
 var<immediate> p: Words;
 
 const BLOCK = 4096u; // elements of a workgroup
-@group(0) @binding(0) var<storage, read_write> state: array<f32>; // the factor that clips, whether something changes, whether the losses hold it back
+// the factor that clips, whether something changes, whether the losses hold it back
+@group(0) @binding(0) var<storage, read_write> state: array<f32>;
 @group(0) @binding(1) var<storage, read_write> g: array<f32>;
 @group(0) @binding(2) var<storage, read_write> w: array<f32>;
 @group(0) @binding(3) var<storage, read_write> m: array<f32>;
@@ -19,7 +20,10 @@ const BLOCK = 4096u; // elements of a workgroup
 
 // sums[block] = sum of squares
 @compute @workgroup_size(64)
-fn squares(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn squares(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let block = number(id, groups);
     if block * BLOCK >= p.len {
         return;
@@ -78,7 +82,10 @@ fn hold(@builtin(local_invocation_index) lane: u32) {
 }
 
 @compute @workgroup_size(64)
-fn update(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn update(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let block = number(id, groups);
     if block * BLOCK >= p.len {
         return;
@@ -128,7 +135,10 @@ fn update(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec
 
 // Muon: m = beta m + rest clip g;   v = beta m + rest clip g, from `x_at` on
 @compute @workgroup_size(64)
-fn momentum(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn momentum(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     let finite = state[1] != 0.0;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
@@ -143,7 +153,10 @@ fn momentum(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: v
 
 // g = own g + part w;   how 1: g = own g times state[0]
 @compute @workgroup_size(64)
-fn blend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+fn blend(
+    @builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u,
+    @builtin(local_invocation_index) lane: u32,
+) {
     let start = number(id, groups) * SHARE + lane;
     for (var i = start; i < min(start - lane + SHARE, p.len); i += LANES) {
         if p.method == 1u {
