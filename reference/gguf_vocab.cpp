@@ -23,10 +23,12 @@ int main(int argc, char ** argv) {
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     try {
         std::vector<std::string> splits;
-        llama_model_loader loader(nullptr, nullptr, nullptr, argv[1], splits, nullptr, (llama_load_mode) 0, false, true, false, nullptr, nullptr);
+        llama_model_loader loader(nullptr, nullptr, nullptr, argv[1], splits, nullptr, (llama_load_mode) 0, false, true,
+            false, nullptr, nullptr);
         llama_vocab vocab;
         vocab.load(loader, LLM_KV(loader.get_arch()));
-        printf("{\"bos\":%d,\"eos\":%d,\"add_bos\":%s", vocab.token_bos(), vocab.token_eos(), vocab.get_add_bos() ? "true" : "false");
+        printf("{\"bos\":%d,\"eos\":%d,\"add_bos\":%s", vocab.token_bos(), vocab.token_eos(),
+            vocab.get_add_bos() ? "true" : "false");
         std::vector<llama_token> ends;
         for (uint32_t id = 0; id < vocab.n_tokens(); id++) {
             if (vocab.is_eog(id)) {

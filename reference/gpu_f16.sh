@@ -1,6 +1,6 @@
 #!/bin/sh
-# The tests of limpid-gpu on a newer Mesa than Debian 12 has, whose software Vulkan multiplies matrices of f16: in a folder with
-# Debian 13 and its backports (Mesa 26), as root.
+# The tests of limpid-gpu on a newer Mesa than Debian 12 has, whose software Vulkan multiplies matrices of f16: in a
+# folder with Debian 13 and its backports (Mesa 26), as root.
 #
 #   sh reference/gpu_f16.sh /opt/trixie
 set -eu
@@ -20,7 +20,8 @@ python3 -c '
 import json, sys
 for line in sys.stdin:
     said = json.loads(line)
-    if said.get("executable") and "limpid-gpu" in said["package_id"]: print(said["executable"])' < "$check" | sort -u | while read -r test; do
+    if said.get("executable") and "limpid-gpu" in said["package_id"]: print(said["executable"])
+' < "$check" | sort -u | while read -r test; do
   cp "$test" "$root/root/test"
   mkdir -p "$root$here" && cp -r crates "$root$here/" # fixtures are read where they were
   chroot "$root" env GPU_REQUIRED=1 /root/test --nocapture < /dev/null

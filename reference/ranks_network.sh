@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Two machines on paper: two network namespaces joined by a wire of 1 Gbit/s, and a process of limpid in each. Root and Open MPI are
-# needed, and a limpid that was built with --features mpi:
+# Two machines on paper: two network namespaces joined by a wire of 1 Gbit/s, and a process of limpid in each. Root and
+# Open MPI are needed, and a limpid that was built with --features mpi:
 #
-#   reference/ranks_network.sh target/release/limpid          the same bytes over the wire; the wire is cut: an error, no hang
-#   reference/ranks_network.sh target/release/limpid gpt2     and what of GPT-2's all-reduce hides behind computing
+#   reference/ranks_network.sh target/release/limpid          the same bytes over the wire; the wire is cut: an error,
+#   no hang reference/ranks_network.sh target/release/limpid gpt2     and what of GPT-2's all-reduce hides behind
+#   computing
 set -euo pipefail
 limpid=$(realpath "$1")
 folder=$(mktemp -d)
@@ -24,7 +25,9 @@ for node in a b; do
   ip -n "limpid-$node" link set "wire-$node" up
 done
 wire() { # rate of both directions
-  for node in a b; do tc -n "limpid-$node" qdisc replace dev "wire-$node" root tbf rate "$1" burst 256kb latency 50ms; done
+  for node in a b; do
+    tc -n "limpid-$node" qdisc replace dev "wire-$node" root tbf rate "$1" burst 256kb latency 50ms
+  done
 }
 wire 1gbit
 # what mpirun starts on another machine by ssh
@@ -51,11 +54,13 @@ cmp one/model.safetensors two/model.safetensors && echo "20 steps: two machines 
 
 if [ "${2:-}" = gpt2 ]; then
   echo "== what of GPT-2's all-reduce hides, B = 4, T = 256, 1 Gbit/s"
-  many "$limpid" $train --preset gpt2 --tokenizer gpt2 --data builtin:stories:200K --context 256 --batch-size 4 --steps 4 \
+  many "$limpid" $train --preset gpt2 --tokenizer gpt2 --data builtin:stories:200K --context 256 \
+    --batch-size 4 --steps 4 \
     --preflight=false --eval-tokens 256 --out gpt2 >/dev/null 2>&1
   awk -F'[:,]' '/train_loss/ && !/"step":1,/ { for (i = 1; i < NF; i++) { if ($i ~ /all_reduce_seconds/) seen += $(i + 1)
     if ($i ~ /hidden/) hidden += $(i + 1) } steps++ }
-    END { printf "a step: %.2f s seen, %.2f s hidden: %.0f %% of it hides\n", seen / steps, hidden / steps, 100 * hidden / (seen + hidden) }' gpt2/metrics.jsonl
+    END { printf "a step: %.2f s seen, %.2f s hidden: %.0f %% of it hides\n",
+      seen / steps, hidden / steps, 100 * hidden / (seen + hidden) }' gpt2/metrics.jsonl
 fi
 
 echo "== the wire is cut"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What /openapi.json of a running server describes, tried by schemathesis (https://schemathesis.readthedocs.io): requests that fit the
-# schema and requests that do not, in every field. An answer must be one that the schema has, no fault of the server, and an error where the
-# request does not fit.
+# What /openapi.json of a running server describes, tried by schemathesis (https://schemathesis.readthedocs.io):
+# requests that fit the schema and requests that do not, in every field. An answer must be one that the schema has, no
+# fault of the server, and an error where the request does not fit.
 #
 #   python3 -m venv /tmp/venv && /tmp/venv/bin/pip install 'schemathesis>=4'
 #   limpid serve --model runs/stories &

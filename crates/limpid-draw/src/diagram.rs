@@ -924,7 +924,7 @@ fn kind(op: &Op) -> Fill {
         Op::Attend { .. } | Op::Rotate { .. } => MIXES,
         Op::Activate { .. } | Op::Multiply { .. } => BENDS,
         Op::Add { .. } => STREAM,
-        Op::Dropout { .. } | Op::Gather { .. } | Op::Scale { .. } => PLAIN,
+        _ => PLAIN,
     }
 }
 
@@ -934,7 +934,6 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Embed { .. } => "embedding",
         Op::Norm { kind: NormKind::Rms, .. } => "RMS norm",
         Op::Norm { .. } => "layer norm",
-        Op::Linear { .. } => "linear",
         Op::QkNorm { .. } => "norm of queries and keys",
         Op::Rotate { .. } => "rotate by position",
         Op::Attend { scoring: Scoring { mask: Mask::Causal, window: 1.., .. }, .. } => "causal attention in a window",
@@ -943,10 +942,8 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Activate { .. } => c.activation.name(),
         Op::Add { .. } => "+",
         Op::Multiply { .. } => "times",
-        Op::Scale { .. } => "scale",
-        Op::Dropout { .. } => "dropout",
-        Op::Gather { .. } => "gather",
         Op::Classify { .. } => "head, softmax, loss",
+        _ => op.name(),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::lists::List;
 use crate::passes::Memory;
 use limpid_core::backend::{Backend, Result};
 use limpid_core::model::Model;
-use limpid_core::ops::{Back, Batch, Op, Pass, Region};
+use limpid_core::ops::{Access, Back, Batch, Op, Pass, Region};
 
 /// What the ops of one kind cost in one direction.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,16 +154,12 @@ fn backward(back: &Back, chunk: usize, ids: [usize; 3]) -> usize {
             let of_w = if w.learns() { dy + x.len() + w.len() } else { 0 };
             of_x + of_w + len([learned(b)])
         }
-        Op::Rotate { angles, .. } => dy + angles.len() + dx,
         Op::Attend { qkv, y, lse, heads, .. } => {
             let queries = heads.query_cols() * qkv.rows;
             let of_queries = qkv.len() + y.len() + dy + lse.len() + queries;
             let of_keys = qkv.len() + dy + lse.len() + (qkv.len() - queries);
             of_queries + of_keys
         }
-        Op::Activate { x: seen, .. } | Op::Scale { y: seen, .. } => seen.len() + dy + dx,
-        Op::Add { .. } | Op::Dropout { .. } | Op::Gather { .. } => dy + dx,
-        Op::Multiply { a, b, .. } => a.len() + b.len() + dy + dx,
         Op::Classify { x, w, b, losses, .. } => {
             let logits = x.rows * w.rows;
             let weights = w.len() * x.rows.div_ceil(chunk);
@@ -171,6 +167,12 @@ fn backward(back: &Back, chunk: usize, ids: [usize; 3]) -> usize {
             let of_x = if dx > 0 { logits + weights + dx } else { 0 };
             let of_w = if w.learns() { logits + x.len() + weights } else { 0 };
             made + logits + losses.len() + of_x + of_w + len([learned(b)])
+        }
+        // what the op saved, and its tables
+        mut op => {
+            let again =
+                |access| matches!(access, Access::Own | Access::Read { saved: true } | Access::Write { saved: true });
+            dy + dx + op.operands().filter(|(access, _)| again(*access)).map(|(_, region)| region.len()).sum::<usize>()
         }
     }
 }
