@@ -1,5 +1,5 @@
 //! GGUF, llama.cpp's container: typed keys and values, a table of tensors, then their bytes, each aligned. Versions
-//! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
+//! 2 and 3, little-endian; written as version 3. A file's counts and lengths are checked against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
 use crate::error::{CheckpointError, Result, bad, refuse};

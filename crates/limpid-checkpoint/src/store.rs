@@ -1,6 +1,6 @@
 //! The common form of all files of weights: named tensors, each with a type and a shape, somewhere in the bytes of one or several files.
 //! A [`Store`] checks its tensors when it is made, so that reads stay inside the files. Values are decoded to f32 on request; f32 values
-//! are read in place. `safetensors_file`, `gguf` and `llmc` make stores. What the names mean is `dialect`'s concern.
+//! are read in place. `safetensors_file`, `gguf` and `llmc` make stores. What the names mean, `formats` knows (`Dialect` in `formats/links.rs`).
 
 use crate::error::{CheckpointError, Result, bad, refuse};
 use crate::files::at;
@@ -179,12 +179,12 @@ pub(super) fn view<T: bytemuck::Pod, const N: usize>(bytes: &[u8], read: fn([u8;
     }
 }
 
-/// How files of weights are read, and whether they are held against their checksums.
+/// How files of weights are read, and whether their checksums are verified.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     /// Read in place, through a map; else copied into memory.
     pub(crate) mapped: bool,
-    /// Whether checksums are held against the bytes.
+    /// Whether checksums are verified.
     pub(crate) verified: bool,
 }
 

@@ -29,7 +29,7 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// Set by each Ctrl-C at a terminal, for who clears it again: there it ends an answer and not the program. Whatever else asks to stop
+/// Set by each Ctrl-C at a terminal, for a caller that clears it again: there it ends an answer and not the program. Whatever else asks to stop
 /// ends the process, and so does Ctrl-C where stdin is no terminal.
 pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));

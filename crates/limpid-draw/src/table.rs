@@ -170,7 +170,7 @@ pub fn one_hot(ids: &[u32], vocab_size: usize) -> Labelled {
     Labelled { name: "X^ohe".into(), axes: vec!["pos", "d_vocab"], shape: vec![ids.len(), vocab_size], values }
 }
 
-/// The causal mask in the seeds' three forms, which are equivalent. S2's fourth, scores times 1 or -inf, hides
+/// The causal mask in the documents' three forms, which are equivalent. S2's fourth, scores times 1 or -inf, hides
 /// nothing and is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Masks {

@@ -2,7 +2,7 @@
 //! itself: it needs no network and no script, and is light or dark as the reader's browser is.
 //!
 //! `plot.rs` draws curves as SVG, `words.rs` says what they do, `model.rs` shows the model
-//! at the end, `page.rs` puts the page together, with `page.css` and, for who points
+//! at the end, `page.rs` puts the page together, with `page.css` and, for readers who point
 //! at it, `page.js`; `units` of limpid-base says numbers as people read them.
 
 mod model;

@@ -1,4 +1,4 @@
-//! What curves do, in words: for who cannot see them, and as a first answer for who can.
+//! What curves do, in words: for readers who cannot see them, and as a first answer for those who can.
 
 use crate::plot::Curve;
 use limpid_base::units::{commas, count};

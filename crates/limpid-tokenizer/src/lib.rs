@@ -2,8 +2,8 @@
 //! models; and of each of them the ids that a text uses, numbered densely.
 //!
 //! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
-//! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by
-//! name and come with the program.
+//! [`vocab_size`](Tokenizer::vocab_size). Character, word and byte-pair
+//! tokenizers can be learned here from a text (`learn`); OpenAI's byte-pair encodings are built in and chosen by name.
 //!
 //! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; `split`,
 //! `ranks` and `pairs` for byte pairs, `learn` for training; then `imported` for other programs' tokenizers, and `files`,

@@ -1,4 +1,4 @@
-//! The tokenizers judged from outside: the seeds' worked examples, then properties over random text.
+//! The tokenizers judged from outside: the documents' worked examples, then properties over random text.
 
 use std::fs;
 

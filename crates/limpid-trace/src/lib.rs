@@ -249,7 +249,7 @@ pub fn index_of(place: usize, sizes: &[usize]) -> Vec<usize> {
 pub struct SummaryRow {
     /// Its name.
     pub name: String,
-    /// The seeds' symbol.
+    /// The documents' symbol ([`names::symbol`]).
     pub symbol: String,
     /// How it is computed: `Z₃ = X̃ + Z₂`.
     pub formula: String,

@@ -1,4 +1,4 @@
-//! Names: one table of every tensor and every parameter of the model: its symbol in the seeds, its name in other
+//! Names: one table of every tensor and every parameter of the model: its symbol in the documents (docs/contract.md), its name in other
 //! programs, and what it is. The builder makes the names, files and messages carry them; this table explains them.
 //!
 //! [`TABLE`] is that table, [`symbol`] and [`describe`] look up one name, and [`formula`] reads the op that computes
@@ -248,7 +248,7 @@ pub fn describe(name: &str) -> Option<&'static str> {
     lookup(name).map(|(entry, _)| entry.about)
 }
 
-/// The seeds' symbol for a name: `Z₁⁽²⁾` for `blocks.1.ln1.hook_out`. Two names of one tensor have one symbol, so
+/// The documents' symbol for a name: `Z₁⁽²⁾` for `blocks.1.ln1.hook_out`. Two names of one tensor have one symbol, so
 /// the symbol depends on the variant. The tilde of `X̃` is a combining mark: it takes no column.
 ///
 /// ```

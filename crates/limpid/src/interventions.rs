@@ -1,4 +1,4 @@
-//! Interventions held against a model. [`Lm::intervene`] checks their steps, runs the prompts that values come from,
+//! Interventions resolved against a model. [`Lm::intervene`] checks their steps, runs the prompts that values come from,
 //! and returns a model that applies them in every run. Read `trace::interventions` for what steps are, and for how a
 //! run is changed.
 

@@ -549,7 +549,7 @@ impl Lm {
         Ok(Engine::new(decoder, self.tokenizer.clone(), &limits).with_steps(self.steps.clone()))
     }
 
-    /// Rows of sequences, on the model's weights, which all decoders share and none can change: for who decides what comes next
+    /// Rows of sequences, on the model's weights, which all decoders share and none can change: for callers that decide what comes next
     /// without an [`Engine`].
     ///
     /// # Errors

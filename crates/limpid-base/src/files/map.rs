@@ -7,7 +7,7 @@
 //! file whole for a program that has it open. Whoever opens a map passes the condition on in its own documentation, and
 //! finds with [`Map::check`] who broke it: before each part (a tensor, the batch of a step) and after the last. The file is
 //! mapped and not copied, because a copy would double the memory of a model, and a run over many gigabytes of shards would
-//! take minutes to start. [`Map::copy`] is for who cannot keep the condition.
+//! take minutes to start. [`Map::copy`] is for callers that cannot keep the condition.
 
 #![allow(unsafe_code)] // the system cannot promise what other programs do to a file, and forgets pages on request
 

@@ -185,13 +185,13 @@ impl Head<'_> {
         }
     }
     /// Dropout of the attention weights of `queries`.
-    fn chances(&self, queries: &Range<usize>) -> Option<Chances> {
+    fn dropout(&self, queries: &Range<usize>) -> Option<WeightDropout> {
         let draws = self.draws?;
         let mut keys = [[0; BLOCK]; 2];
         for (lane, i) in queries.clone().enumerate() {
             [keys[0][lane], keys[1][lane]] = draws.key(weight_index(self.span.row + i, self.head, self.n_head, 0));
         }
-        Some(Chances { draws, keys })
+        Some(WeightDropout { draws, keys })
     }
 }
 
@@ -257,12 +257,12 @@ impl Pair {
 }
 
 /// Dropout of the attention weights of a block of queries: the random key of each query's draws.
-struct Chances {
+struct WeightDropout {
     draws: Draws,
     keys: [[u32; BLOCK]; 2],
 }
 
-impl Chances {
+impl WeightDropout {
     /// The factors of the weights of key `j` for a vector of queries.
     #[inline(always)]
     fn factors(&self, v: usize, j: usize) -> [f32; LANES] {
@@ -436,7 +436,7 @@ impl Kernel for Steepen<'_> {
 
 /// Turns scores into weights relative to the new greatest score, and rescales y to it. Vectors are copied out,
 /// computed in short loops and copied back: otherwise LLVM does not see that nothing overlaps.
-struct Soften<'a> {
+struct OnlineSoftmax<'a> {
     pair: Pair,
     s: &'a mut [Row],
     scale: f32,
@@ -444,15 +444,15 @@ struct Soften<'a> {
     top: &'a mut Row,
     /// and sum of exponentials relative to it
     total: &'a mut Row,
-    chances: Option<&'a Chances>,
+    dropout: Option<&'a WeightDropout>,
     from: usize,
     y: MatMut<'a>,
 }
 
-impl Kernel for Soften<'_> {
+impl Kernel for OnlineSoftmax<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
-        let Soften { pair, s, scale, top, total, chances, from, mut y } = self;
+        let OnlineSoftmax { pair, s, scale, top, total, dropout, from, mut y } = self;
         let before = *top;
         let tops = top.as_chunks_mut::<LANES>().0;
         for (j, row) in s.iter_mut().enumerate().take(pair.keys) {
@@ -490,8 +490,8 @@ impl Kernel for Soften<'_> {
                 for l in 0..LANES {
                     total[l] += p[l];
                 }
-                if let Some(chances) = chances {
-                    let factors = chances.factors(v, from + j);
+                if let Some(dropout) = dropout {
+                    let factors = dropout.factors(v, from + j);
                     for l in 0..LANES {
                         p[l] *= factors[l];
                     }
@@ -509,7 +509,7 @@ impl Kernel for Soften<'_> {
     }
 }
 
-/// One query with a block of cached keys, all but the first of which it sees. Each sum is that of the products and of [`Soften`], but
+/// One query with a block of cached keys, all but the first of which it sees. Each sum is that of the products and of [`OnlineSoftmax`], but
 /// the lanes are keys: scores.
 struct OneScores<'a> {
     q: &'a [f32],
@@ -641,16 +641,16 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
         return forward_one(level, head, y.row(0), &mut lse.row(0)[0], &mut s[0], room);
     }
     for rows in head.blocks() {
-        let (q, chances) = (head.q.rows(rows.clone()), head.chances(&rows));
+        let (q, dropout) = (head.q.rows(rows.clone()), head.dropout(&rows));
         let (mut top, mut total) = ([head.least(); BLOCK], [0.0; BLOCK]);
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
             let mut y = y.part(rows.clone(), 0..wide);
             pair.product(level, Which::Scores, mat_mut(s, pair), head.k.block(level, &keys, room), q.t(), scratch);
             head.bend(level, pair, s, None);
-            let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
+            let (dropout, from, top, total) = (dropout.as_ref(), keys.start, &mut top, &mut total);
             let part = y.part(0..rows.len(), 0..wide);
-            level.run(Soften { pair, s, scale: head.scale(), top, total, chances, from, y: part });
+            level.run(OnlineSoftmax { pair, s, scale: head.scale(), top, total, dropout, from, y: part });
             pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.block(level, &keys, room), scratch);
         }
         for (lane, i) in rows.enumerate() {
@@ -663,23 +663,23 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
 
 /// Recomputes the weights from lse, with hidden ones exactly 0, and replaces the gradient of the weights by that of
 /// the scores.
-struct Slopes<'a> {
+struct SoftmaxBackward<'a> {
     pair: Pair,
     p: &'a mut [Row],
     dp: &'a mut [Row],
     lse: &'a Row,
     dots: &'a Row,
     scale: f32,
-    chances: Option<&'a Chances>,
+    dropout: Option<&'a WeightDropout>,
     from: usize,
     /// watched: gradients of the scores and of the weights
     seen: Option<[&'a mut [Row]; 2]>,
 }
 
-impl Kernel for Slopes<'_> {
+impl Kernel for SoftmaxBackward<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
-        let Slopes { pair, p, dp, lse, dots, scale, chances, from, mut seen } = self;
+        let SoftmaxBackward { pair, p, dp, lse, dots, scale, dropout, from, mut seen } = self;
         let (lse, dots) = (lse.as_chunks::<LANES>().0, dots.as_chunks::<LANES>().0);
         for j in 0..pair.keys {
             let (p, dp) = (p[j].as_chunks_mut::<LANES>().0, dp[j].as_chunks_mut::<LANES>().0);
@@ -691,8 +691,8 @@ impl Kernel for Slopes<'_> {
                     weight[l] = if LANE[l] < hidden { 0.0 } else { seen };
                 }
                 let mut kept = weight;
-                if let Some(chances) = chances {
-                    let factors = chances.factors(v, from + j);
+                if let Some(dropout) = dropout {
+                    let factors = dropout.factors(v, from + j);
                     for l in 0..LANES {
                         kept[l] *= factors[l];
                         dweight[l] *= factors[l];
@@ -751,7 +751,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
     }
     watched.iter_mut().flatten().for_each(|m| m.fill(0.0));
     for rows in head.blocks() {
-        let (q, dy, chances) = (head.q.rows(rows.clone()), dy.rows(rows.clone()), head.chances(&rows));
+        let (q, dy, dropout) = (head.q.rows(rows.clone()), dy.rows(rows.clone()), head.dropout(&rows));
         let (mut lses, mut dots) = ([0.0; BLOCK], [0.0; BLOCK]);
         for (lane, i) in rows.clone().enumerate() {
             (lses[lane], dots[lane]) = (lse.at(i, 0), level.run(Dot(dy.row(lane), y.row(i))));
@@ -762,9 +762,9 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
             pair.product(level, Which::Scores, mat_mut(p, pair), k, q.t(), scratch);
             pair.product(level, Which::Scores, mat_mut(dp, pair), v, dy.t(), scratch);
             head.bend(level, pair, p, Some(&mut *steep));
-            let (scale, chances, from) = (head.scale(), chances.as_ref(), keys.start);
+            let (scale, dropout, from) = (head.scale(), dropout.as_ref(), keys.start);
             let seen = watched.iter().any(Option::is_some).then_some([&mut *ds_seen, &mut *dp_seen]);
-            level.run(Slopes { pair, p, dp, lse: &lses, dots: &dots, scale, chances, from, seen });
+            level.run(SoftmaxBackward { pair, p, dp, lse: &lses, dots: &dots, scale, dropout, from, seen });
             if head.scoring.bends() {
                 level.run(Steepen { pair, ds: dp, steep });
             }

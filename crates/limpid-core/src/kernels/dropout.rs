@@ -2,7 +2,11 @@
 //! unscaled. In evaluation the inverted form does nothing, and the unscaled one multiplies by 1 - p, so that means
 //! agree.
 //!
-//! A draw is a function of (seed, site, element), so the backward computes it again and no mask is stored. 2^24
+//! A draw is a function of (seed, site, element), so the backward computes it again and no mask is stored. The seed is
+//! the micro-batch's: a function of the run's seed, the step and the micro-batch's number in the whole step
+//! (`Trainer::feed`). So whichever process or thread runs a micro-batch draws the same mask.
+//!
+//! 2^24
 //! neighbouring elements (a `ROW`; for attention weights, the keys of one query and head) share a key of 64 bits. An
 //! element's draw is [`random::word`] of the key and the element's place in the row: 32-bit arithmetic without a
 //! branch, sixteen at a time. p is exact to 2^-32. An element in the cache costs 0.2 ns with AVX-512, 0.3 with AVX2,

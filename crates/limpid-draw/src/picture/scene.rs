@@ -102,7 +102,7 @@ pub(crate) fn text_width(text: &str, size: f64) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scene {
     pub size: [f64; 2],
-    /// What it is, for who cannot see it.
+    /// What it is, for readers who cannot see it.
     pub title: String,
     pub about: String,
     pub marks: Vec<Mark>,

@@ -1,4 +1,4 @@
-//! Steps held against a model: which op writes what they change, which columns, and what becomes of these; and placed
+//! Steps resolved against a model: which op writes what they change, which columns, and what becomes of these; and placed
 //! in a prompt.
 //!
 //! A [`ResolvedStep`] changes some columns of what one op writes, or attention weights, at some positions of a

@@ -1,4 +1,4 @@
-//! Interventions as they are asked for: steps with names, numbers and prompts, not yet held against a model. JSON is
+//! Interventions as they are asked for: steps with names, numbers and prompts, not yet resolved against a model. JSON is
 //! their serde form.
 
 use super::InterventionError;

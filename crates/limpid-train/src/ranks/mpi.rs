@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What keeps this process in MPI. It is not given up where an error is on its way: a process that ends without having left
-/// ends the others, and none waits for it in vain. MPI is called by who holds it: by one thread at a time.
+/// ends the others, and none waits for it in vain. Only the holder of this lock calls MPI: one thread at a time.
 static JOINED: Mutex<Option<Universe>> = Mutex::new(None);
 
 /// The only one that may call MPI.

@@ -554,7 +554,7 @@ impl Engine {
 
     /// The places of those that wait and may be admitted next, as many as there is room for. Costly steps wait for other costly steps:
     /// what a row of each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These, and the
-    /// later ones of who asks for many, leave a quarter of the sequences to others, which overtake them meanwhile.
+    /// later requests of a client that sends many, leave a quarter of the sequences to others, which overtake them meanwhile.
     fn next(&self) -> Vec<usize> {
         let more = |request: &Request| request.weight - 1;
         let mut taken: usize = self.running.iter().map(more).sum();

@@ -1,16 +1,16 @@
-//! What one run of the model computes, when many ask: [`turn()`], a function of numbers.
+//! The scheduler: what one run of the model computes when there are many requests. [`turn()`] is a pure function.
 //!
-//! * Every sequence that is ready for its next token has a row in every turn.
-//! * The other rows, up to a limit, are prompts: the oldest first, and as many as fit. So at most one prompt is left
-//!   unfinished, the last one that was admitted, and it advances in every turn. Neither those who read nor those who
-//!   write ever wait for the others.
-//! * Rows of sequences with costly steps count as several. What they count beyond one, and their prompts, have at most half of what prompts
-//!   have, but for one row: so they take longer, and nobody waits longer for them. They are overtaken by others, and wait for each other.
-//! * Requests are admitted in the order that they are shown in, each when the KV cache has blocks for all positions it can come to
-//!   need. So one that was admitted is never interrupted. None overtakes: one that waits for memory is not starved by
-//!   smaller ones.
+//! * Every sequence that is decoding has one row in every turn.
+//! * The other rows, up to a limit, are prefill: the oldest prompt first, and as many as fit. So at most one prompt is left
+//!   unfinished, the last one that was admitted, and it advances in every turn (of costly prompts, below, one more).
+//!   Prefill and decoding never wait for each other.
+//! * A row of a sequence with costly interventions counts as several. The surplus, and the prompts of such sequences, get at
+//!   most half of the rows for prompts, or one row if not even one fits. So they take longer, and no other request waits
+//!   longer because of them: plain requests may overtake them, and they wait for each other.
+//! * Requests are admitted in the order given (`Engine::next`), each once the KV cache has blocks for all positions it may
+//!   need. So an admitted request is never preempted, and one that waits for memory is not starved by smaller ones.
 //!
-//! A cancelled sequence is not shown to the next turn; that is all there is to cancelling.
+//! A cancelled sequence is not passed to the next turn; `Engine::cancel` gives its blocks back.
 
 use limpid_core::decode::{BlockPool, BlockTable};
 
