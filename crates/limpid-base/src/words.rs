@@ -51,12 +51,32 @@ pub fn not_json(text: &str, line: usize, column: usize, said: &str) -> Option<St
     ))
 }
 
-/// A path or a text as a word of a command that can be pasted into a shell.
-pub fn quoted(path: impl AsRef<Path>) -> String {
-    let text = path.as_ref().display().to_string();
-    let text = if text.starts_with('-') { format!("./{text}") } else { text };
+/// A text as a word of a command that can be pasted into a shell.
+pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if !text.is_empty() && text.chars().all(plain) { text.into() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// A flag with a text, in such a command: one that looks like a flag itself is joined to it.
+pub fn flag(name: &str, text: &str) -> String {
+    format!("--{name}{}{}", if text.starts_with('-') { '=' } else { ' ' }, word(text))
+}
+
+/// A path as a word of such a command.
+pub fn quoted(path: impl AsRef<Path>) -> String {
+    word(&no_flag(path.as_ref()))
+}
+
+/// The words of a command that name a model and its adapters, as a program takes them.
+pub fn model_words<'a>(model: &Path, adapters: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
+    let adapters = adapters.into_iter().flat_map(|adapter| ["--adapter".into(), no_flag(adapter)]);
+    std::iter::once(no_flag(model)).chain(adapters).collect()
+}
+
+/// A path that is not taken for a flag.
+fn no_flag(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.starts_with('-') { format!("./{text}") } else { text }
 }
 
 #[cfg(test)]
@@ -89,5 +109,21 @@ mod tests {
             "ours (os error 2)",
             "nobody else's words are changed"
         );
+    }
+
+    #[test]
+    fn what_looks_like_a_flag_is_none() {
+        for (text, joined) in [
+            ("Once upon", "--prompt 'Once upon'"),
+            ("it's", r"--prompt 'it'\''s'"),
+            ("-", "--prompt=-"),
+            ("--no, -no", "--prompt='--no, -no'"),
+            ("", "--prompt ''"),
+        ] {
+            assert_eq!(flag("prompt", text), joined);
+        }
+        let words = model_words(Path::new("-m"), [Path::new("a b"), Path::new("--x")]);
+        assert_eq!(words, ["./-m", "--adapter", "a b", "--adapter", "./--x"]);
+        assert_eq!(quoted("-m n"), "'./-m n'");
     }
 }

@@ -37,6 +37,7 @@ mod verbs;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use limpid::train::{Control, Summary, TrainEvent};
+use limpid_base::words;
 use options::{Origins, Usage};
 use std::error::Error;
 use std::ffi::OsString;
@@ -243,6 +244,8 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
         one_text.into()
     } else if ["--port", "--host"].contains(&word.as_str()) && takes("serve") {
         "--serve takes both: --serve 127.0.0.1:8080".into()
+    } else if error.kind() == ErrorKind::UnknownArgument && !word.starts_with('-') && takes("prompt") {
+        format!("a text is given with --prompt: {}", words::flag("prompt", &word))
     } else {
         near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
         return error.into();

@@ -12,6 +12,7 @@ use limpid::matrix::Precision;
 use limpid::model::Mode;
 use limpid::tokenizer::Tokenizer;
 use limpid::{Interventions, Lm};
+use limpid_base::words;
 use std::path::{Path, PathBuf};
 
 /// Names that are shown of many.
@@ -94,9 +95,9 @@ impl WeightOptions {
 
     /// The model as it was named, in a command that is printed.
     pub fn words(&self) -> Result<String> {
-        let model = self.named()?.map(|model| format!(" {}", show::quoted(model))).unwrap_or_default();
-        let adapters = self.adapter.iter().map(|adapter| format!(" --adapter {}", show::quoted(adapter)));
-        Ok(model + &adapters.collect::<String>())
+        let Some(model) = self.named()? else { return Ok(String::new()) };
+        let words = words::model_words(model, self.adapter.iter().map(PathBuf::as_path));
+        Ok(words.iter().map(|word| format!(" {}", words::word(word))).collect())
     }
 
     /// What a verb takes beside the model, which stands before it: see [`after_model`].

@@ -2,6 +2,7 @@
 
 use crate::{GlassError, Reply, Result, Subject, training};
 use limpid::generate::example;
+use limpid_base::words::model_words;
 use limpid_core::config::Mask;
 use limpid_core::model::{Mode, Model, Param};
 use limpid_trace::names::{self, Notation};
@@ -59,8 +60,7 @@ pub fn has_timelapse(subject: &Subject) -> bool {
 fn place(subject: &Subject) -> Vec<String> {
     let Some(files) = subject.lm.checkpoint() else { return vec![] };
     let adapters = files.adapters.iter().filter(|adapter| adapter.path != files.path);
-    let adapters = adapters.flat_map(|adapter| ["--adapter".into(), adapter.path.display().to_string()]);
-    std::iter::once(files.path.display().to_string()).chain(adapters).collect()
+    model_words(&files.path, adapters.map(|adapter| adapter.path.as_path()))
 }
 
 /// Every symbol of this model with its meaning and its shape, of one block.

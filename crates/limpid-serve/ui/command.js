@@ -14,6 +14,6 @@ export function inspectCommand(model, { prompt, ids, last }, steps, ...flags) {
   // a prompt of these is a file, or standard input
   const fed = prompt !== null && /^(@|-$)/.test(prompt);
   const text = prompt === null ? ["--tokens", `${ids}`] : fed ? ["--prompt", "-"] : prompt.startsWith("-") ? [`--prompt=${prompt}`] : ["--prompt", prompt];
-  const words = ["inspect", "--model", place.startsWith("-") ? `./${place}` : place, ...adapter, ...text, ...(last ? ["--last"] : []), ...(steps === "" ? [] : ["--intervene", steps]), ...flags];
+  const words = ["inspect", "--model", place, ...adapter, ...text, ...(last ? ["--last"] : []), ...(steps === "" ? [] : ["--intervene", steps]), ...flags];
   return `${fed ? `printf '%s\\n' ${quoted(prompt)} | ` : ""}limpid ${words.map(quoted).join(" ")}`;
 }

@@ -11,6 +11,7 @@ use limpid::directions::{DirectionPosition, DirectionQuestion, Directions, Layer
 use limpid::trace::directions::DirectionMethod;
 use limpid::trace::interventions::Direction;
 use limpid::{Interventions, Step};
+use limpid_base::words;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -182,10 +183,10 @@ fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
         return Ok("To use it, add --out FILE.gguf, .safetensors or .json.\n".into());
     };
     let steps = match steps(found, out) {
-        Some(steps) => steps.to_string(),
-        None => out.display().to_string(),
+        Some(steps) => words::word(&steps.to_string()),
+        None => words::quoted(out),
     };
-    let (model, prompt, steps) = (args.weights.words()?, show::quoted(prompt), show::quoted(steps));
+    let (model, prompt) = (args.weights.words()?, words::flag("prompt", prompt));
     let program = show::program();
     let left_out = if left_out(found, out) {
         "Layer 0 is not in it: llama.cpp's control vectors have no place for that layer. FILE.json or FILE.safetensors holds all.\n"
@@ -193,7 +194,7 @@ fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
         ""
     };
     Ok(format!(
-        "Written to {}.\n{left_out}To steer with it:\n{program} generate{model} --prompt {prompt} --intervene {steps}\n",
+        "Written to {}.\n{left_out}To steer with it:\n{program} generate{model} {prompt} --intervene {steps}\n",
         out.display()
     ))
 }

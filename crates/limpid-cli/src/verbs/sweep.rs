@@ -23,6 +23,7 @@ use limpid::trace::sweep::{
     TOKEN_LAYERS,
 };
 use limpid::train::run::{kept_path, kept_steps};
+use limpid_base::words;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -274,8 +275,7 @@ fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[
     let model = args.weights.words()?;
     let steps =
         question.in_words(peak.intervention.clone(), texts.each_ref().map(|text| Some(text.as_str()))).to_string();
-    let [prompt, steps] = [texts[1].clone(), steps].map(show::quoted);
-    let flag = |(flag, value): (&str, Option<String>)| value.map(|value| format!(" --{flag} {}", show::quoted(value)));
+    let flag = |(name, value): (&str, Option<String>)| value.map(|value| format!(" {}", words::flag(name, &value)));
     let measured = [
         ("answer", args.answer.clone()),
         ("rather-than", args.rather_than.clone()),
@@ -286,7 +286,8 @@ fn command(args: &Args, peak: &SweepPeak, (question, texts): (&SweepQuestion, &[
         Some(_) => measured.into_iter().filter_map(flag).collect(),
         None => String::new(),
     };
-    Ok(format!("{} inspect{model} --prompt {prompt} --intervene {steps}{measured}", show::program()))
+    let [prompt, steps] = [words::flag("prompt", &texts[1]), words::word(&steps)];
+    Ok(format!("{} inspect{model} {prompt} --intervene {steps}{measured}", show::program()))
 }
 
 /// Says what the sweep runs, before it does.

@@ -336,6 +336,10 @@ fn what_was_said_wrong_is_named() {
     assert!(!said.contains("did you mean"), "{said}");
     f.file("t.toml", "threads = \"many\"\n");
     f.fails(2, "plan --config t.toml", &["'threads in t.toml'", "many"]);
+    for verb in ["generate", "inspect"] {
+        let tip = "a text is given with --prompt: --prompt 'Twinkle, twinkle'";
+        f.fails(2, &format!("{verb} m 'Twinkle, twinkle'"), &["unexpected argument", tip]);
+    }
     let not_unicode = std::ffi::OsStr::from_bytes(b"run\xff");
     let run = |arguments: &str, environment: Option<(&str, &std::ffi::OsStr)>, last: Option<&std::ffi::OsStr>| {
         let mut command = f.command(arguments);

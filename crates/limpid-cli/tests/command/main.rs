@@ -20,6 +20,7 @@ mod llmc;
 mod look;
 mod models;
 mod outputs;
+mod printed;
 mod race;
 mod resume;
 mod serve;
