@@ -125,8 +125,10 @@ fn what_has_no_direction_is_refused() {
 }
 
 mod slow {
-    use crate::common::{Folder, LIMPID, block, text};
+    use crate::common::{Folder, LIMPID, block, root, text};
+    use serde_json::Value;
     use std::collections::HashSet;
+    use std::fs;
     use std::path::Path;
     use std::process::Command;
 
@@ -141,6 +143,21 @@ mod slow {
             rest = after.trim_start();
         }
         words
+    }
+
+    /// The steps of the documents that steer by a direction, at a place where they name none.
+    fn steering() -> Vec<Value> {
+        let docs = fs::read_dir(root("docs")).unwrap().map(|entry| entry.unwrap().path());
+        let docs = docs.filter(|file| file.extension().is_some_and(|end| end == "md"));
+        let texts = docs.map(|file| fs::read_to_string(file).unwrap().replace("SITE", "\"blocks.1.hook_resid_post\""));
+        let step = |text: &str| serde_json::Deserializer::from_str(text).into_iter().next()?.ok();
+        let all = |text: String| {
+            let starts =
+                ["{\"steer\"", "{\"control_vector\""].map(|start| text.match_indices(start).collect::<Vec<_>>());
+            starts.concat().iter().filter_map(|(at, _)| step(&text[*at..])).collect::<Vec<Value>>()
+        };
+        // `vector` shows how numbers are written
+        texts.flat_map(all).filter(|step| step["add"]["vector"].is_null() && step["layer"] != "1..2").collect()
     }
 
     /// The guide's directions steer the default model as it says: at one length all that is written is words, following each other as they do
@@ -189,5 +206,12 @@ mod slow {
             steered += 1;
         }
         assert_eq!((made, steered), (2, 2), "{guide}");
+        // and so do the steps that all documents show
+        let shown = steering();
+        assert!(shown.len() >= 4, "{shown:?}");
+        for step in shown {
+            let line = format!("limpid generate --prompt 'The girl was' -n 20 --intervene '[{step}]'");
+            assert_eq!(strange(&line).0, 0, "{line}");
+        }
     }
 }
