@@ -29,9 +29,13 @@ pub fn system(error: &io::Error) -> String {
     number.and_then(|number| text.strip_suffix(&number).map(String::from)).unwrap_or(text)
 }
 
-/// What a parser of JSON met at `line` and `column` of `text` that other programs write and JSON does not have: a number that is not finite,
-/// or half of a surrogate pair. `said` is the parser's own message.
+/// What a parser of JSON met at `line` and `column` of `text`: its end, or what other programs write and JSON does not
+/// have: a number that is not finite, or half of a surrogate pair. `said` is the parser's own message.
 pub fn not_json(text: &str, line: usize, column: usize, said: &str) -> Option<String> {
+    if let Some(what) = said.strip_prefix("EOF while parsing ") {
+        let what = what.split(" at line").next()?;
+        return Some(format!("it ends {} {what}", if what == "a value" { "before" } else { "within" }));
+    }
     let row = text.split('\n').nth(line.saturating_sub(1))?.as_bytes();
     let place = format!("at line {line} column {column}");
     let at = |start: usize| row.get(start..).unwrap_or_default();
@@ -95,6 +99,18 @@ mod tests {
         assert!(of("1,5".parse::<f64>().unwrap_err().into()).unwrap().contains("a number"));
         assert_eq!(of("on".parse::<bool>().unwrap_err().into()), Some("it must be true or false"));
         assert_eq!(of("other".into()), None);
+    }
+
+    #[test]
+    fn a_text_that_is_cut_short_ends() {
+        for (met, said) in [
+            ("EOF while parsing a value at line 1 column 0", "it ends before a value"),
+            ("EOF while parsing an object at line 2 column 0", "it ends within an object"),
+            ("EOF while parsing a string at line 1 column 2", "it ends within a string"),
+        ] {
+            assert_eq!(not_json("", 1, 0, met).unwrap(), said);
+        }
+        assert_eq!(not_json("[1 2]", 1, 4, "expected `,` or `]` at line 1 column 4"), None);
     }
 
     #[test]
