@@ -10,6 +10,7 @@ use limpid::draw::view::{Paint, wrap};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -104,11 +105,19 @@ pub fn help(text: &clap::builder::StyledStr) -> anyhow::Result<()> {
 pub fn painted(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            if let Some(last) = text.chars().next_back() {
+                BEGUN.store(terminal() && last != '\n', Relaxed);
+            }
+            Ok(())
+        }
         Err(_) if terminal() && !stdout.is_terminal() => Err(Interrupted("the terminal was closed").into()),
         Err(error) => Err(Stdout(error).into()),
     }
 }
+
+/// Whether the last line on stdout, a terminal, goes on: what is said then stands below.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// The bar that is drawn now: what is said stands above it.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -121,7 +130,9 @@ fn bar() -> MutexGuard<'static, Option<ProgressBar>> {
 pub fn say(line: impl std::fmt::Display) {
     let line = line.to_string();
     let print = || {
-        let _ = writeln!(std::io::stderr().lock(), "{}", spelled(&line));
+        let mut stderr = std::io::stderr().lock();
+        let below = if BEGUN.swap(false, Relaxed) && stderr.is_terminal() { "\n" } else { "" };
+        let _ = writeln!(stderr, "{below}{}", spelled(&line));
     };
     match &*bar() {
         Some(bar) => bar.suspend(print),
@@ -132,6 +143,7 @@ pub fn say(line: impl std::fmt::Display) {
 /// Says a line where a terminal has just shown `^C`: over the bar if there is one, else below.
 pub fn interrupted(line: &str) {
     let below = if bar().is_some() { "" } else { "\n" };
+    BEGUN.store(false, Relaxed);
     say(format_args!("{below}{line}"));
 }
 

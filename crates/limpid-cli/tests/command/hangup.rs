@@ -70,6 +70,21 @@ impl Terminal {
     }
 }
 
+/// What goes wrong after some of a text is told on a line of its own.
+#[test]
+fn an_error_stands_below_the_text_before_it() {
+    let f = Folder::new("below");
+    f.file("rhyme.txt", "Twinkle, twinkle, little star.\n".repeat(60));
+    f.ok(&format!("train --data rhyme.txt {TINY} --steps 1 --sample 0 --out m --json"));
+    let step = r#"{"scale":"blocks.0.hook_resid_post","by":1e38,"pos":"generated"}"#;
+    let line = format!("generate m --prompt Twinkle -n 9 --intervene '[{step},{step}]'");
+    let mut terminal = Terminal::run(&f, &line, true);
+    terminal.until("error: step 2");
+    let (text, _) = terminal.seen.split_once("error:").unwrap();
+    assert!(text.starts_with("Twinkle") && text.ends_with('\n'), "{text:?}");
+    assert_eq!(terminal.close().0, Some(1));
+}
+
 #[test]
 #[ignore = "gate"]
 fn a_closed_terminal_ends_what_runs_in_it() {
