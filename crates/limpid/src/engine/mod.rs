@@ -405,8 +405,8 @@ impl Engine {
         self.submit_nth(request, 0)
     }
 
-    /// The same for the n-th (from 0) of several requests by one who asks: it lets n who ask later pass, and they leave a quarter of the
-    /// sequences to others, so that nobody waits for all of them.
+    /// The same for the n-th (from 0) of several requests by one who asks: it lets n who ask later pass, and all but the
+    /// first leave a quarter of the sequences to others, so that nobody waits for all of them.
     ///
     /// # Errors
     /// As [`Engine::submit`].
@@ -552,26 +552,26 @@ impl Engine {
         Ok(self.is_busy())
     }
 
-    /// The places of those that wait and may be admitted next, as many as there is room for. Costly steps wait for other costly steps:
-    /// what a row of each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These, and the
-    /// later requests of a client that sends many, leave a quarter of the sequences to others, which overtake them meanwhile.
+    /// The places of those that wait and may be admitted next. Costly steps wait for other costly steps: what a row of
+    /// each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These, and
+    /// the later requests of a client that sends many, leave a quarter of the sequences to others, which overtake them
+    /// meanwhile. A turn may have no rows for some of these, so they take no place from the others.
     fn next(&self) -> Vec<usize> {
         let more = |request: &Request| request.weight - 1;
         let mut taken: usize = self.running.iter().map(more).sum();
-        let mut yielding = self.running.iter().filter(|request| request.yields).count();
-        let most_yielding = self.limits.sequences - self.limits.sequences / 4;
+        let yielding = self.running.iter().filter(|request| request.yields).count();
+        let TurnLimits { sequences, prompt_rows, .. } = self.limits;
+        let mut room = [sequences - self.running.len(), sequences - sequences / 4 - yielding];
         let (mut next, mut full) = (vec![], false);
         for (at, request) in self.waiting.iter().enumerate() {
-            if next.len() == self.limits.sequences - self.running.len() {
-                break;
-            }
             let costly = more(request) > 0;
-            full |= costly && taken > 0 && taken + more(request) > self.limits.prompt_rows / 2;
-            if costly && full || request.yields && yielding == most_yielding {
+            full |= costly && taken > 0 && taken + more(request) > prompt_rows / 2;
+            let room = &mut room[usize::from(request.yields)];
+            if costly && full || *room == 0 {
                 continue;
             }
             taken += more(request);
-            yielding += usize::from(request.yields);
+            *room -= 1;
             next.push(at);
         }
         next

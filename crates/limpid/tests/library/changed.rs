@@ -15,7 +15,7 @@ use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::trace::attribution::{AttributionUnit, ModelPart, attribute};
 use limpid::trace::explain::explain;
-use limpid::trace::interventions::{ResolvedSteps, StepPositions, StepSite, WeightAction};
+use limpid::trace::interventions::{ColumnAction, ResolvedSteps, StepPositions, StepSite, WeightAction};
 use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::path::{PathQuestion, largest, steps};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
@@ -329,6 +329,53 @@ fn answer(engine: &mut Engine, request: EngineRequest) -> (Vec<u32>, usize, usiz
         rounds += 1;
     }
     (done.unwrap(), rounds, work)
+}
+
+/// Requests with costly steps take three quarters of the places at most, also those whose prompts have not begun: while
+/// any are free, plain requests that fit a turn run at once, whatever waits before them.
+#[test]
+fn costly_requests_leave_a_quarter_of_the_places() {
+    let config = Config {
+        vocab_size: 40,
+        context_length: 256,
+        d_model: 24,
+        n_head: 3,
+        n_layer: 1,
+        d_ff: 40,
+        ..Config::default()
+    };
+    let named = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+    let site = StepSite::find(&named, "blocks.0.hook_resid_post", 1).unwrap();
+    let ask = |length: usize, n: u64| {
+        let prompt = (0..length as u64).map(|i| random::below(7, n, i, 40) as u32).collect();
+        let options = Options { max_tokens: 150, overflow: Overflow::Stop, ..Options::default() };
+        EngineRequest { prompt, options, log_probs: None, reuse: false, steps: None }
+    };
+    let columns: Vec<usize> = (0..site.width()).collect();
+    let scale = |_| site.step(&columns, StepPositions::All, ColumnAction::Scale(1.01)).unwrap();
+    let steps: ResolvedSteps = (0..16).map(scale).collect();
+    let costly = |length: usize, n: u64| {
+        let request = ask(length, n);
+        let placed = request.place(&steps, &config).unwrap();
+        assert_eq!(placed.weight(&named), 2, "as little as can be");
+        EngineRequest { steps: Some(placed), ..request }
+    };
+    let (sequences, most) = (8, 6);
+    let counts = |engine: &mut Engine| {
+        engine.round(&mut |_, _| true).unwrap();
+        let EngineCounts { running, waiting, .. } = engine.counts();
+        (running, waiting)
+    };
+    for (length, after) in [(1, 0), (1, 1), (1, 40), (100, 0), (100, 1), (100, 40), (100, 90)] {
+        let mut engine = engine(&config, sequences, 32);
+        (0..12).for_each(|n| _ = engine.submit(costly(length, n)).unwrap());
+        let running = (0..after).map(|_| counts(&mut engine).0).last().unwrap_or(0);
+        assert!(running <= most, "{running} run");
+        let plain = sequences - running.max(1);
+        (0..plain as u64).for_each(|n| _ = engine.submit(ask(1, 20 + n)).unwrap());
+        let (running, waiting) = counts(&mut engine);
+        assert_eq!((running, waiting), (sequences, 12 + plain - sequences), "costly prompts of {length} after {after}");
+    }
 }
 
 /// Who asks for more answers than there are places leaves some to others, who are answered as if alone.

@@ -257,7 +257,10 @@ fn company_changes_no_byte() {
         }
     }
     // what is promised was put to the test
-    assert!(found > 6_000 && cancelled > 50 && slid > 20 && compared > 900, "{found} {cancelled} {slid} {compared}");
+    assert!(
+        found > 8_000 && cancelled > 600 && slid > 1_000 && compared > 2_200,
+        "{found} {cancelled} {slid} {compared}"
+    );
 }
 
 /// A request that is answered from the cache says how much of it was there, and gives what it gave before.
