@@ -479,13 +479,13 @@ mod tests {
         let command = Cli::command();
         let mut named = 0;
         let flags = |text: &str| -> Vec<String> {
-            let words = text.split([' ', ',', ';', '(', ')']).filter_map(|word| word.strip_prefix("--"));
+            let words = text.split([' ', ',', ';', '(', ')', '`']).filter_map(|word| word.strip_prefix("--"));
             words.map(String::from).collect()
         };
         for error in &errors {
             for verb in verbs(&command) {
                 let said = options::mending(error, verb);
-                let train = said.starts_with(" (limpid train --");
+                let train = said.starts_with(" (`limpid train --");
                 let of = if train { command.find_subcommand("train").unwrap() } else { verb };
                 for flag in flags(&said) {
                     let known = options::names(of).any(|name| name == flag);

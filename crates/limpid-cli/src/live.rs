@@ -60,9 +60,8 @@ mod served {
                 ServeOptions { host: host.into(), port, drain: Duration::ZERO, training, ..ServeOptions::default() };
             let port = OpenPort::open(options).map_err(|error| match error {
                 ServeError::Exposed(host) => Usage(format!(
-                    "--serve {address}: other machines reach {host}, and `train` asks for no key; serve the run with \
-                     limpid serve --follow --host {host} --api-key-file FILE --model {}",
-                    show::quoted(folder)
+                    "--serve {address}: other machines reach {host}, and `train` asks for no key; leave it out, and \
+                     serve the run as it trains: `limpid serve RUN --follow --host {host} --api-key-file FILE`"
                 ))
                 .into(),
                 other => anyhow::Error::from(other).context("--serve"),

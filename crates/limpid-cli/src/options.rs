@@ -552,7 +552,7 @@ pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     let flags: Vec<String> = settings.into_iter().flatten().filter_map(flag).collect();
     match &flags[..] {
         [] => String::new(),
-        flags if trained => format!(" (limpid train {})", flags.join(" ")),
+        flags if trained => format!(" (`limpid train {}`)", flags.join(" ")),
         flags => format!(" ({})", flags.join(", ")),
     }
 }

@@ -27,7 +27,7 @@ pub fn documents(names: &[String], reading: &DataOptions) -> Result<Reading> {
 pub fn worded<T>(result: Result<T, SourceError>) -> Result<T> {
     result.map_err(|error| match &error {
         SourceError::Large { name } => {
-            let name = if name == "-" { name.clone() } else { show::quoted(name).to_string() };
+            let name = if name == "standard input" { "-".into() } else { show::quoted(name) };
             anyhow!("{error}: `limpid data prepare {name} --out DIR`, then --data DIR")
         }
         SourceError::OtherTokenizer { .. } => anyhow!("{error} (leave --tokenizer out)"),

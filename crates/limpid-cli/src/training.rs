@@ -265,7 +265,7 @@ impl TrainingArgs {
         models::needs_head(&base)?;
         if !base.adapters.is_empty() && self.tuning.lora.is_some() {
             bail!(
-                "{from} is an adapter itself: merge it first, with limpid convert {} MERGED --to limpid",
+                "{from} is an adapter itself: merge it first, with `limpid convert {} MERGED --to limpid`",
                 show::quoted(from)
             );
         }

@@ -359,8 +359,8 @@ fn is_number(cell: &str) -> bool {
 /// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
 pub fn wrap(text: &str, indent: usize, width: usize) -> String {
     let (mut lines, mut used) = (String::new(), 0);
-    for word in text.split(' ') {
-        let wide = columns(word);
+    for word in unbroken(text) {
+        let wide = columns(&word);
         let breaks = width > 0 && used > indent && used + 1 + wide > width;
         match (breaks, used) {
             (true, _) => lines += &format!("\n{}", " ".repeat(indent)),
@@ -369,9 +369,22 @@ pub fn wrap(text: &str, indent: usize, width: usize) -> String {
         }
         let from = if breaks { indent } else { used + usize::from(used > 0) };
         used = from + wide;
-        lines += word;
+        lines += &word;
     }
     lines + "\n"
+}
+
+/// What no line ends in: words, and what stands in backquotes, so that a command is pasted whole.
+fn unbroken(text: &str) -> Vec<String> {
+    let quotes = |text: &str| text.matches('`').count() % 2;
+    let mut words: Vec<String> = vec![];
+    for word in text.split(' ') {
+        match words.last_mut().filter(|last| quotes(last) == 1 && quotes(text) == 0) {
+            Some(last) => last.extend([" ", word]),
+            None => words.push(word.into()),
+        }
+    }
+    words
 }
 
 #[cfg(test)]
@@ -394,6 +407,18 @@ mod tests {
         };
         let json = serde_json::to_value(matrix).unwrap();
         assert_eq!(json["values"], serde_json::json!([0.5, -2.0, "-inf", "inf", "NaN"]));
+    }
+
+    #[test]
+    fn a_command_is_wrapped_whole() {
+        for (text, lines) in [
+            ("use `limpid a b` or `c d`.", "use\n  `limpid a b`\n  or `c d`.\n"),
+            ("a bc `longer than a line` d", "a bc\n  `longer than a line`\n  d\n"),
+            ("a token ` and more", "a token ` and\n  more\n"),
+            ("`a b` `c d` `e f`", "`a b` `c d`\n  `e f`\n"),
+        ] {
+            assert_eq!(wrap(text, 2, 14), lines);
+        }
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Conversion<'_> {
         };
         save(&args.dst, self.format, &self.dtype, &data).map_err(|error| match error {
             CheckpointError::Tokenizer(error) => {
-                let train: String = error.settings().iter().map(|flag| format!(" (limpid train --{flag})")).collect();
+                let train: String = error.settings().iter().map(|flag| format!(" (`limpid train --{flag}`)")).collect();
                 anyhow!("{error}; --tokenizer none leaves it out{train}")
             }
             error => error.into(),

@@ -180,7 +180,7 @@ fn table(found: &Directions) -> String {
 /// What the file is for: the command that uses it.
 fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
     let Some(out) = &args.out else {
-        return Ok("To use it, add --out FILE.gguf, .safetensors or .json.\n".into());
+        return Ok(show::sentence("To use it, add --out FILE.gguf, .safetensors or .json.") + "\n");
     };
     let steps = match steps(found, out) {
         Some(steps) => words::word(&steps.to_string()),

@@ -85,8 +85,8 @@ fn a_refusal_names_the_flags_that_avoid_it() {
     .enumerate()
     {
         f.ok(&format!("train {SMALL} {flags} --out m{i}"));
-        let (_, said) = f.refuses(&format!("convert m{i} x{i} --to {to}"), &["trained with ", " (limpid train --"]);
-        let mend = said.rsplit_once(" (limpid train ").unwrap().1.split(')').next().unwrap();
+        let (_, said) = f.refuses(&format!("convert m{i} x{i} --to {to}"), &["trained with ", " (`limpid train --"]);
+        let mend = said.rsplit_once(" (`limpid train ").unwrap().1.split('`').next().unwrap();
         f.ok(&format!("train {SMALL} {flags} {mend} --out n{i}"));
         f.ok(&format!("convert n{i} y{i} --to {to} --verify"));
     }

@@ -3,6 +3,7 @@
 
 #[path = "../../../limpid/tests/library/common/folder.rs"]
 mod folder;
+pub mod printed;
 pub mod serving;
 
 pub use folder::Folder;
