@@ -63,10 +63,13 @@ macro_rules! files {
 
 /// The files, by name.
 const FILES: &[(&str, &str)] = files!(
-    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "command.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
-    "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "seed-table.js"
-    "says.js" "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js"
-    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js"
+    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "command.js"
+    "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js" "glass-seek.js" "glass-source.js"
+    "glass.js" "grid.js" "heads.js" "heat-paint.js" "heat-pointer.js" "heat-sight.js" "heat-tiles.js" "heat.js"
+    "hover.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "says.js" "seed-table.js" "settings.js"
+    "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js"
+    "view-heads.js" "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js"
+    "view-table.js" "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js"
     "views.js" "words.js"
 );
 
@@ -181,7 +184,8 @@ fn dense(line: &str) -> String {
     };
     // a template stays as it is; where another stands inside of one, or anything else is unclear, so does the line
     let plain = |n: usize, part: &str| match n % 2 {
-        0 => !part.contains(['\'', '\\', '/']) && part.matches('"').count().is_multiple_of(2),
+        // a division has spaces beside it, what a pattern begins with has not
+        0 => !part.replace(" / ", "").contains(['\'', '\\', '/']) && part.matches('"').count().is_multiple_of(2),
         _ => part.matches("${").count() == part.matches('}').count() && !part.ends_with('\\'),
     };
     let parts: Vec<&str> = code.split('`').collect();
@@ -216,6 +220,8 @@ fn bundle(
     open.push(name.into());
     let text = read(name)?;
     let mut own = String::new();
+    // how far in a declaration stands that the line before is all of
+    let mut declares = None;
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let bare = line.trim_start();
@@ -235,19 +241,23 @@ fn bundle(
             let from = imported(&statement).ok_or(UiError::Import { file: name.into(), found: statement.clone() })?;
             bundle(from, read, open, done, script)?;
         } else if !bare.is_empty() && !bare.starts_with("//") {
-            let inside = bare.len() < line.len();
-            let code = dense(before_comment(line.strip_prefix("export ").unwrap_or(bare)));
-            // a block's last statement needs no sign after it
-            if code.starts_with('}') && own.ends_with(';') {
+            let indent = line.len() - bare.len();
+            let code = variable(&dense(before_comment(line.strip_prefix("export ").unwrap_or(bare))));
+            // the last statement of a block and the last item of a list need no sign after them
+            if code.starts_with('}') && own.ends_with(';') || code.starts_with(['}', ')', ']']) && own.ends_with(',') {
                 own.pop();
             }
-            if !inside {
-                own += &code;
+            let names = code.strip_prefix("let").filter(|names| names.starts_with([' ', '[', '{']));
+            match names.filter(|_| declares == Some(indent)) {
+                // declarations one after another are one
+                Some(names) => own.replace_range(own.len() - 1.., &format!(",{}", names.trim_start())),
+                None => own += &code,
+            }
+            let count = |signs: [char; 3]| code.matches(signs).count();
+            let whole = code.ends_with(';') && count(['(', '[', '{']) == count([')', ']', '}']);
+            declares = (indent > 0 && names.is_some() && whole).then_some(indent);
+            if indent == 0 {
                 own.push('\n');
-            } else if let Some(rest) = code.strip_prefix("const ") {
-                own += &format!("let {rest}");
-            } else {
-                own += &code.replacen("for(const ", "for(let ", 1);
             }
         }
     }
@@ -255,6 +265,15 @@ fn bundle(
     open.pop();
     done.push(name.into());
     Ok(())
+}
+
+/// A line of code with `let` where it declares with the longer `const`.
+fn variable(code: &str) -> String {
+    let (head, rest) = code.strip_prefix("for(").map_or(("", code), |rest| ("for(", rest));
+    match rest.strip_prefix("const").filter(|names| names.starts_with([' ', '[', '{'])) {
+        Some(names) => format!("{head}let{names}"),
+        None => code.into(),
+    }
 }
 
 /// A statement without the comment after it.
@@ -450,7 +469,7 @@ mod tests {
         assert!(!script.lines().any(|line| ["//", "* @", " "].iter().any(|begin| line.starts_with(begin))));
         for (name, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js")) {
             let first = text.lines().find(|line| declared(line).is_some()).unwrap();
-            let first = dense(first.strip_prefix("export ").unwrap_or(first));
+            let first = variable(&dense(first.strip_prefix("export ").unwrap_or(first)));
             assert_eq!(script.lines().filter(|line| *line == first).count(), 1, "{name} is not in the script once");
         }
     }
@@ -469,11 +488,11 @@ mod tests {
         }
         let read = |name: &str| {
             assert_eq!(name, "a.js");
-            Ok("// A module.\nexport function f(a) {\n  // a comment\n  const b = a; // and one\n  for (const c of b) {\n    g(c, \n      \"; // text\");\n  }\n}\nconst d = 1;\n".to_string())
+            Ok("// A module.\nexport function f(a) {\n  // a comment\n  const b = a; // and one\n  const [e] = b;\n  for (const c of b) {\n    g(c, \n      \"; // text\");\n  }\n}\nconst d = 1;\n".to_string())
         };
         let mut script = String::new();
         bundle("a.js", &read, &mut vec![], &mut vec![], &mut script).unwrap();
-        assert_eq!(script, "function f(a){\nlet b=a;for(let c of b){g(c,\"; // text\")}}\nconst d=1;\n");
+        assert_eq!(script, "function f(a){\nlet b=a,[e]=b;for(let c of b){g(c,\"; // text\")}}\nlet d=1;\n");
     }
 
     #[test]
@@ -481,6 +500,8 @@ mod tests {
         for (line, expected) in [
             ("const a = (b, c) => b - -c + +c;", "const a=(b,c)=>b- -c+ +c;"),
             ("return of(x) ? \"a  b\" : \" , \";", "return of(x)?\"a  b\":\" , \";"),
+            ("const x = a / (b + c) / 2;", "const x=a/(b+c)/2;"),
+            ("const x = /a / b/.exec(c);", "const x = /a / b/.exec(c);"),
             ("const x = /** @type {any} */ (y) in z;", "const x=(y)in z;"),
             ("f(/** @type {A} */ a, /** @type {B} */ b);", "f(a,b);"),
             ("const t = `${a} = ${b}`;", "const t=`${a} = ${b}`;"),

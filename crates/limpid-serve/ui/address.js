@@ -24,12 +24,14 @@
 
 /** Nothing said. Its order is the order in the address; the prompt comes last. @type {State} */
 const UNSAID = {
-  v: "", l: null, h: null, q: null, k: null, s: "weights", n: "", at: "", m: "pattern", o: "layer", pal: "", sc: "", more: {}, i: "", cm: "", c: null,
+  v: "", l: null, h: null, q: null, k: null, s: "weights", n: "", at: "", m: "pattern", o: "layer", pal: "", sc: "",
+  more: {}, i: "", cm: "", c: null,
   last: false, p: null,
 };
 
 /**
- * Where the path of a word begins, or goes on: changes of the state. Of the word asked about its id or, in quotes, its text as it is.
+ * Where the path of a word begins, or goes on: changes of the state. Of the word asked about its id or, in quotes, its
+ * text as it is.
  * @param {State} state
  * @param {number | null} q the token after which it stands; null: the last
  */
@@ -47,6 +49,10 @@ export function whyIn({ more }, q, last) {
   const [at = "", foil = "", via = "", ...target] = (more["why"] ?? "").split("~");
   return Number(at || last) === q ? { foil, via, target: target.join("~") } : { foil: "", via: "", target: "" };
 }
+
+/** A word as the server takes it: by its id or, in quotes, by its text. @param {string} target */
+export const wordAsked = (target) =>
+  target.startsWith('"') ? `word=${encodeURIComponent(target.slice(1, -1))}` : target && `target=${target}`;
 
 const COUNTS = ["l", "h", "q", "k"];
 

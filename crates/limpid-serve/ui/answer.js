@@ -1,8 +1,8 @@
 // An answer as it comes in: its tokens, how it ended and how likely it was, and what went wrong.
 import { hashOf, stateIn, whyWord } from "./address.js";
-import { button, figure, make, plural, say } from "./dom.js";
+import { button, figure, fill, make, plural, say } from "./dom.js";
 import { surprise } from "./hover.js";
-import { Trouble, asTrouble } from "./source.js";
+import { asTrouble, Trouble } from "./source.js";
 import { tokenStrip } from "./strip.js";
 import { readable } from "./text.js";
 
@@ -10,7 +10,9 @@ import { readable } from "./text.js";
 
 /** How tokens are drawn, in words. @param {import("./source.js").Typed} typed */
 export function drawnWith(typed) {
-  const said = [["temperature", "temperature", "1"], ["top_k", "top-k", "all"], ["top_p", "top-p", "1"]].map(([name = "", word, usual]) => `${word} ${typed[name]?.trim() || usual}`);
+  const said = [
+    ["temperature", "temperature", "1"], ["top_k", "top-k", "all"], ["top_p", "top-p", "1"],
+  ].map(([name = "", word, usual]) => `${word} ${typed[name]?.trim() || usual}`);
   return `Drawn with ${said.join(", ")}.`;
 }
 
@@ -47,37 +49,13 @@ export function troubleNote(trouble, again, ...more) {
 }
 
 /**
- * Loads something, once at a time; `notice` shows what went wrong, with a button to try again.
- * @template T
- * @param {Element} notice
- * @param {() => Promise<T>} ask
- * @param {(answer: T) => void} use
- * @param {(fault: unknown) => void} [tell] instead of that button
- */
-export function loader(notice, ask, use, tell) {
-  let loading = false;
-  async function load() {
-    if (loading) return;
-    loading = true;
-    try {
-      const answer = await ask();
-      notice.replaceChildren();
-      use(answer);
-    } catch (fault) {
-      if (tell) tell(fault);
-      else notice.replaceChildren(troubleNote(asTrouble(fault), load));
-    }
-    loading = false;
-  }
-  return load;
-}
-
-/**
  * A button that copies a text, where the browser lets a page do so.
  * @param {string} text
  */
 export function copyButton(text) {
-  return button("Copy", () => navigator.clipboard.writeText(text), { class: "quiet", hidden: navigator.clipboard ? null : "" });
+  return button("Copy", () => navigator.clipboard.writeText(text), {
+    class: "quiet", hidden: navigator.clipboard ? null : "",
+  });
 }
 
 /**
@@ -99,10 +77,12 @@ export function answerView(label, grown, branches = null) {
     stop: () => controller.abort(),
 
     /**
-     * Shows an answer to its end. If the prompt comes first, it is the first `given` tokens; the text is the answer's alone.
+     * Shows an answer to its end. If the prompt comes first, it is the first `given` tokens; the text is the answer's
+     * alone.
      * @param {(signal: AbortSignal) => AsyncGenerator<Part>} ask
      * @param {number} given
-     * @returns {Promise<{text: string, finish: string, trouble: Trouble | null, count: number}>} `count`: tokens, the given ones among them
+     * @returns {Promise<{text: string, finish: string, trouble: Trouble | null, count: number}>} `count`: tokens, the
+     * given ones among them
      */
     async run(ask, given = 0) {
       const began = performance.now();
@@ -129,16 +109,18 @@ export function answerView(label, grown, branches = null) {
         }
       } catch (fault) {
         if (controller.signal.aborted) finish = "stopped";
-        else trouble = fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
+        else trouble = asTrouble(fault);
       }
       if (strip.tokens.length === 0 && text) strip.element.append(...readable(text, true));
       if (finish === "stop") strip.end(text, given);
       plain.append(...readable(text, false));
-      element.setAttribute("aria-busy", "false");
+      element.ariaBusy = "false";
       const none = finish === "length" && strip.tokens.length <= given;
-      const words = [none ? "no tokens: Max tokens is 0" : ENDS[finish] ?? finish, seed && `seed ${seed}`, fingerprint].filter((word) => word);
+      const words = [
+        none ? "no tokens: Max tokens is 0" : ENDS[finish] ?? finish, seed && `seed ${seed}`, fingerprint,
+      ].filter((word) => word);
       const parts = [...measures(given, (performance.now() - began) / 1000), ...words];
-      facts.replaceChildren(...parts.flatMap((part, n) => [n ? " · " : "", make("span", { class: "whole" }, part)]));
+      fill(facts, ...parts.flatMap((part, n) => [n ? " · " : "", make("span", { class: "whole" }, part)]));
       if (trouble && strip.tokens.length === 0) element.remove();
       if (!trouble) say(`${text.slice(spoken)} (${ENDS[finish] ?? "end"})`);
       grown();

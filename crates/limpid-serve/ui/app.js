@@ -1,16 +1,17 @@
 // The page: what is shown, its address, its keys. The only file that does something by being loaded.
-import { chatView } from "./chat.js";
+import { ChatView } from "./chat.js";
 import { completeView } from "./complete.js";
-import { byId, figure, keep, kept } from "./dom.js";
-import { glassView } from "./glass.js";
+import { byId, figure, fill, isModified, keep, kept, on, onSubmit } from "./dom.js";
+import { GlassPage } from "./glass-page.js";
 import { networkGlass } from "./glass-source.js";
 import { startHover } from "./hover.js";
 import { savedGlass } from "./saved.js";
 import { settingsForm } from "./settings.js";
-import { Trouble, network, networkSource } from "./source.js";
+import { asTrouble, network, networkSource } from "./source.js";
 import { troubleNote } from "./answer.js";
 
 /** @typedef {import("./source.js").Model} Model */
+/** @typedef {import("./source.js").Trouble} Trouble */
 
 /** @param {Model} model */
 function inFigures(model) {
@@ -34,169 +35,190 @@ function inFigures(model) {
  */
 function ofSaved({ id, step, parameters, context_length, vocab_size }) {
   document.body.classList.add("saved");
-  return { id, step, parameters, context: context_length, vocabulary: vocab_size, chat: false, continues: false, trains: false };
+  return {
+    id, step, parameters, context: context_length, vocabulary: vocab_size, chat: false, continues: false, trains: false,
+  };
 }
 
-function start() {
-  const notice = byId("notice", HTMLElement);
-  const keyForm = byId("key-form", HTMLFormElement);
-  const panel = byId("panel", HTMLDetailsElement);
-  const help = byId("help", HTMLDialogElement);
-  const tint = byId("tint", HTMLInputElement);
-  const theme = byId("theme", HTMLSelectElement);
-  const letters = byId("letters", HTMLInputElement);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  /** @type {boolean | null} null: not known yet */
-  let chats = null;
-  /** Whether there is anything but looking inside. */
-  let continues = true;
-  /** Whether the model is being trained: then the page opens on the training. */
-  let trains = false;
+/** @returns {URLSearchParams} what the address says */
+const address = () => new URLSearchParams(location.hash.slice(1));
 
-  // the address is the state: `#v=complete`; a key in it is taken out at once
-  const address = () => new URLSearchParams(location.hash.slice(1));
+/** The key in the address, which is taken out of it at once, or else the one that was kept. */
+function givenKey() {
   const given = address();
-  let key = given.get("key")?.trim() ?? kept("key", "sessionStorage");
-  if (!/^[!-~]*$/.test(key)) key = ""; // no header can have it
-  keep("key", key, "sessionStorage");
+  const key = given.get("key")?.trim() ?? kept("key", "sessionStorage");
+  const usable = /^[!-~]*$/.test(key) ? key : ""; // no header can have another
+  keep("key", usable, "sessionStorage");
   if (given.has("key")) {
     given.delete("key");
     history.replaceState(null, "", `#${given}`);
   }
+  return usable;
+}
 
-  const ask = network(() => key);
-  const source = networkSource(ask);
-  const settings = byId("settings", HTMLFormElement);
-  const page = {
-    source, typed: settingsForm(settings), ready, refused,
-    branch: (/** @type {string} */ text) => {
-      location.hash = "v=complete";
-      views.complete.take(text);
-    },
-  };
-  const saved = savedGlass();
-  const glass = glassView({ source: saved ?? networkGlass(ask), refused, trains: () => trains, moved: () => (byId("to-glass", HTMLAnchorElement).href = glass.address()) });
-  const views = { chat: chatView(page), complete: completeView(page), glass };
-  startHover(byId("read-out", HTMLElement));
+/** The page. Its state is the address: `#v=complete`. */
+class App {
+  notice = byId("notice", HTMLElement);
+  keyForm = byId("key-form", HTMLFormElement);
+  keyField = byId("key", HTMLInputElement);
+  panel = byId("panel", HTMLDetailsElement);
+  help = byId("help", HTMLDialogElement);
+  settings = byId("settings", HTMLFormElement);
+  tint = byId("tint", HTMLInputElement);
+  theme = byId("theme", HTMLSelectElement);
+  letters = byId("letters", HTMLInputElement);
+  toGlass = byId("to-glass", HTMLAnchorElement);
+  /** @type {boolean | null} null: not known yet */
+  chats = null;
+  /** Whether there is anything but looking inside. */
+  continues = true;
+  /** Whether the model is being trained: then the page opens on the training. */
+  trains = false;
+  key = givenKey();
+  ask = network(() => this.key);
+  source = networkSource(this.ask);
+  saved = savedGlass();
+  glass = new GlassPage({
+    source: this.saved ?? networkGlass(this.ask), refused: (trouble) => this.refused(trouble),
+    trains: () => this.trains, moved: () => (this.toGlass.href = this.glass.address()),
+  });
 
-  /** @returns {"chat" | "complete" | "glass"} */
-  function current() {
-    const view = address().get("v");
-    if (!continues || glass.has(view ?? "") || (trains && view === null)) return "glass";
-    return chats && view !== "complete" ? "chat" : "complete";
+  constructor() {
+    const page = {
+      source: this.source, typed: settingsForm(this.settings), ready: () => this.ready(),
+      refused: (/** @type {Trouble} */ trouble) => this.refused(trouble),
+      branch: (/** @type {string} */ text) => {
+        location.hash = "v=complete";
+        this.views.complete.take(text);
+      },
+    };
+    this.views = { chat: new ChatView(page), complete: completeView(page), glass: this.glass };
+    startHover(byId("read-out", HTMLElement));
+    onSubmit(this.keyForm, () => {
+      this.key = this.keyField.value.trim();
+      keep("key", this.key, "sessionStorage");
+      this.keyField.value = "";
+      this.keyForm.hidden = true;
+      this.load();
+    });
+    this.followLook();
+    on(document, "keydown", (event) => this.press(event));
+    on(byId("help-open", HTMLElement), "click", () => this.help.showModal());
+    on(window, "hashchange", () => this.show());
+    this.panel.open = matchMedia("(min-width: 60rem)").matches;
+    this.load();
   }
 
-  function show() {
+  /** @returns {"chat" | "complete" | "glass"} */
+  get current() {
+    const view = address().get("v");
+    if (!this.continues || this.glass.has(view ?? "") || (this.trains && view === null)) return "glass";
+    return this.chats && view !== "complete" ? "chat" : "complete";
+  }
+
+  get view() {
+    return this.views[this.current];
+  }
+
+  show() {
+    const { chats, continues, current } = this;
     if (chats === null) return;
-    const now = current();
     for (const name of /** @type {const} */ (["chat", "complete", "glass"])) {
       const link = byId(`to-${name}`, HTMLAnchorElement);
-      byId(name, HTMLElement).hidden = name !== now;
+      byId(name, HTMLElement).hidden = name !== current;
       link.hidden = !continues || (name === "chat" && !chats);
-      if (name === now) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+      link.ariaCurrent = name === current ? "page" : null;
     }
     byId("no-chat", HTMLElement).hidden = chats;
-    byId("columns", HTMLElement).hidden = now === "glass";
-    glass.show(now === "glass");
+    byId("columns", HTMLElement).hidden = current === "glass";
+    this.glass.show(current === "glass");
   }
 
   /** @param {Trouble} trouble */
-  function refused(trouble) {
-    if (trouble.status === 401) askForKey();
+  refused(trouble) {
+    if (trouble.status !== 401) return;
+    this.keyForm.hidden = false;
+    this.keyField.focus();
   }
 
-  function ready() {
-    panel.open ||= !settings.checkValidity();
-    return settings.reportValidity();
+  ready() {
+    this.panel.open ||= !this.settings.checkValidity();
+    return this.settings.reportValidity();
   }
 
-  function askForKey() {
-    keyForm.hidden = false;
-    byId("key", HTMLInputElement).focus();
-  }
-
-  async function load() {
-    notice.replaceChildren();
+  load = async () => {
+    fill(this.notice);
     try {
-      const model = saved ? ofSaved(await saved.ask("model")) : await source.model();
+      const model = this.saved ? ofSaved(await this.saved.ask("model")) : await this.source.model();
       byId("model", HTMLElement).textContent = inFigures(model);
       document.title = `${model.id} · limpid`;
-      ({ chat: chats, continues, trains } = model);
-      keyForm.hidden = true;
-      show();
-      if (matchMedia("(pointer: fine)").matches && current() !== "glass") views[current()].field.focus();
+      [this.chats, this.continues, this.trains] = [model.chat, model.continues, model.trains];
+      this.keyForm.hidden = true;
+      this.show();
+      if (matchMedia("(pointer: fine)").matches && this.current !== "glass") this.view.field.focus();
     } catch (fault) {
-      const trouble = fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
-      notice.replaceChildren(troubleNote(trouble, trouble.status === 401 ? null : load));
-      refused(trouble);
+      const trouble = asTrouble(fault);
+      fill(this.notice, troubleNote(trouble, trouble.status === 401 ? null : this.load));
+      this.refused(trouble);
     }
-  }
+  };
 
-  keyForm.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const field = byId("key", HTMLInputElement);
-    key = field.value.trim();
-    keep("key", key, "sessionStorage");
-    field.value = "";
-    keyForm.hidden = true;
-    load();
-  });
-
-  function paint() {
-    document.documentElement.dataset["theme"] = theme.value;
-    document.documentElement.classList.toggle("tinted", tint.checked);
-    glass.repaint();
-  }
-  tint.checked = kept("tint") !== "off";
-  theme.value = kept("theme");
-  letters.checked = kept("letters") !== "off";
-  for (const [box, name] of /** @type {const} */ ([[tint, "tint"], [letters, "letters"]])) {
-    box.addEventListener("change", () => {
-      keep(name, box.checked ? "" : "off");
+  /** Draws the page as it was chosen to look, now and whenever that changes. */
+  followLook() {
+    const paint = () => {
+      document.documentElement.dataset["theme"] = this.theme.value;
+      document.documentElement.classList.toggle("tinted", this.tint.checked);
+      this.glass.changed();
+    };
+    this.theme.value = kept("theme");
+    on(this.theme, "change", () => {
+      keep("theme", this.theme.value);
       paint();
     });
-  }
-  theme.addEventListener("change", () => {
-    keep("theme", theme.value);
+    for (const [box, name] of /** @type {const} */ ([[this.tint, "tint"], [this.letters, "letters"]])) {
+      box.checked = kept(name) !== "off";
+      on(box, "change", () => {
+        keep(name, box.checked ? "" : "off");
+        paint();
+      });
+    }
     paint();
-  });
-  paint();
+  }
 
   /** @type {Record<string, () => void>} */
-  const keys = {
-    "/": () => views[current()].field.focus(),
+  keys = {
+    "/": () => this.view.field.focus(),
     "1": () => (location.hash = "v=chat"),
     "2": () => (location.hash = "v=complete"),
-    "3": () => (location.hash = glass.address().slice(1)),
-    n: () => views[current()].reset(),
+    "3": () => (location.hash = this.glass.address().slice(1)),
+    n: () => this.view.reset(),
     s: () => {
-      panel.open = true;
-      panel.querySelector("input")?.focus();
+      this.panel.open = true;
+      this.panel.querySelector("input")?.focus();
     },
-    t: () => tint.click(),
+    t: () => this.tint.click(),
     d: () => {
-      theme.value = (theme.value || (dark.matches ? "dark" : "light")) === "dark" ? "light" : "dark";
-      theme.dispatchEvent(new Event("change"));
+      this.theme.value = this.glass.glass.dark() ? "light" : "dark";
+      this.theme.dispatchEvent(new Event("change"));
     },
-    "?": () => help.showModal(),
+    "?": () => this.help.showModal(),
   };
-  document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || help.open || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Escape") return views[current()].stop();
-    const writing = event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select");
-    if (writing || !letters.checked || chats === null) return;
-    if (current() === "glass" && glass.press(event.key)) return event.preventDefault();
-    const action = keys[event.key];
+
+  /** @param {KeyboardEvent} event */
+  press(event) {
+    if (event.defaultPrevented || this.help.open || isModified(event)) return;
+    if (event.key === "Escape") return this.view.stop();
+    const isWritten =
+      event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select");
+    if (isWritten || !this.letters.checked || this.chats === null) return;
+    if (this.current === "glass" && this.glass.press(event.key)) return event.preventDefault();
+    const action = this.keys[event.key];
     if (!action) return;
     event.preventDefault();
     action();
-  });
-
-  byId("help-open", HTMLElement).addEventListener("click", () => help.showModal());
-  addEventListener("hashchange", show);
-  panel.open = matchMedia("(min-width: 60rem)").matches;
-  load();
+  }
 }
+
+const start = () => new App();
 
 start();

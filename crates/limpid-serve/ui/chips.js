@@ -1,6 +1,7 @@
-// The prompt as a row of tokens: shaded, walked with the arrow keys, always in sight. The chosen token is the one that looks;
-// Shift chooses the one that it is compared with.
-import { make, say } from "./dom.js";
+// The prompt as a row of tokens: shaded, walked with the arrow keys, always in sight. The chosen token is the one that
+// looks; Shift chooses the one that it is compared with.
+import { fill, isModified, make, on, say, within } from "./dom.js";
+import { nearest } from "./hover.js";
 import { readable, softly, spoken } from "./text.js";
 
 /** @typedef {import("./runs.js").Run} Run */
@@ -10,7 +11,9 @@ import { readable, softly, spoken } from "./text.js";
  * @param {(changes: {q?: number, k?: number}) => void} choose
  */
 export function tokenChips(label, choose) {
-  const element = make("div", { class: "chips", role: "listbox", "aria-label": label, "aria-orientation": "horizontal", dir: "auto", hidden: "" });
+  const element = make("div", {
+    class: "chips", role: "listbox", "aria-label": label, "aria-orientation": "horizontal", dir: "auto", hidden: "",
+  });
   /** @type {HTMLElement[]} */
   let spans = [];
   /** @type {Run | null} */
@@ -20,41 +23,35 @@ export function tokenChips(label, choose) {
   /** @param {EventTarget | null} target */
   const at = (target) => spans.findIndex((span) => target instanceof Node && span.contains(target));
 
-  element.addEventListener("click", (event) => {
+  on(element, "click", (event) => {
     const position = at(event.target);
     if (position < 0) return;
     spans[position]?.focus({ preventScroll: true });
     choose(event.shiftKey ? { k: position } : { q: position });
   });
-  element.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+  on(element, "keydown", (event) => {
+    if (isModified(event)) return;
     const from = event.shiftKey && compared >= 0 ? compared : Math.max(0, chosen);
     const last = spans.length - 1;
     /** @type {Record<string, number>} */
-    const places = { ArrowLeft: from - 1, ArrowRight: from + 1, ArrowUp: line(from, -1), ArrowDown: line(from, 1), Home: 0, End: last };
+    const places = {
+      ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last,
+      ArrowUp: nextLine(from, spans.slice(0, from).reverse()), ArrowDown: nextLine(from, spans.slice(from + 1)),
+    };
     const to = places[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    const position = Math.min(last, Math.max(0, to));
+    const position = within(to, 0, last);
     choose(event.shiftKey ? { k: position } : { q: position });
     if (!event.shiftKey) spans[position]?.focus();
     const token = shown?.tokens[position];
     if (token) say(`${event.shiftKey ? "compared: " : ""}token ${position}, ${spoken(token.piece)}`);
   });
 
-  /** The nearest token a line above or below. @param {number} from @param {number} way */
-  function line(from, way) {
-    const box = spans[from]?.getBoundingClientRect();
-    if (!box) return from;
-    let [best, least] = [from, Infinity];
-    for (let n = from + way; n >= 0 && n < spans.length; n += way) {
-      const other = spans[n]?.getBoundingClientRect();
-      if (!other || Math.abs(other.top - box.top) < box.height / 2) continue;
-      if (Math.abs(other.top - box.top) > 2.5 * box.height) break;
-      const far = Math.abs(other.left - box.left);
-      if (far < least) [best, least] = [n, far];
-    }
-    return best;
+  /** The nearest token of the next line. @param {number} from @param {HTMLElement[]} others in the order of leaving */
+  function nextLine(from, others) {
+    const next = spans[from] && nearest(spans[from], others);
+    return next ? spans.indexOf(next) : from;
   }
 
   return {
@@ -70,11 +67,15 @@ export function tokenChips(label, choose) {
         shown = run;
         spans = run.tokens.map(({ piece, shown: text }, n) => {
           const blank = !/\S/.test(text) ? spoken(piece) : null;
-          const span = make("span", { class: `token${softly(text)}`, role: "option", "aria-selected": "false", "aria-label": blank, tabindex: n === 0 ? "0" : "-1" });
-          span.append(...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)));
-          return span;
+          return make(
+            "span", {
+              class: `token${softly(text)}`, role: "option", "aria-selected": "false", "aria-label": blank,
+              tabindex: n === 0 ? "0" : "-1",
+            },
+            ...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)),
+          );
         });
-        element.replaceChildren(...spans);
+        fill(element, ...spans);
         // words of a tokenizer that keeps no spaces
         element.classList.toggle("apart", !run.tokens.some(({ shown: text }) => /\s/.test(text)));
         [chosen, compared] = [-1, -1];
@@ -90,11 +91,11 @@ export function tokenChips(label, choose) {
         const had = chosen >= 0 && spans[chosen];
         const next = spans[q ?? -1];
         (had || spans[0])?.setAttribute("tabindex", "-1");
-        if (had) had.setAttribute("aria-selected", "false");
+        if (had) had.ariaSelected = "false";
         next?.setAttribute("aria-selected", "true");
         (next ?? spans[0])?.setAttribute("tabindex", "0");
         chosen = q ?? -1;
-        if (next) reveal(next);
+        if (next) reveal(element, next);
       }
       if (k !== compared) {
         spans[compared]?.classList.remove("compared");
@@ -103,11 +104,11 @@ export function tokenChips(label, choose) {
       }
     },
   };
+}
 
-  /** Brings a token into sight within its own box: the page stays. @param {HTMLElement} span */
-  function reveal(span) {
-    const [box, own] = [element.getBoundingClientRect(), span.getBoundingClientRect()];
-    if (own.top < box.top) element.scrollTop -= box.top - own.top + 8;
-    else if (own.bottom > box.bottom) element.scrollTop += own.bottom - box.bottom + 8;
-  }
+/** Brings a token into sight within its own box: the page stays. @param {HTMLElement} box @param {HTMLElement} span */
+function reveal(box, span) {
+  const [around, own] = [box.getBoundingClientRect(), span.getBoundingClientRect()];
+  if (own.top < around.top) box.scrollTop -= around.top - own.top + 8;
+  else if (own.bottom > around.bottom) box.scrollTop += own.bottom - around.bottom + 8;
 }

@@ -1,5 +1,5 @@
 // Numbers as colours: palettes of 256, the scales that lead from a number to its place in one, and legends.
-import { make, short } from "./dom.js";
+import { div, make, short, within } from "./dom.js";
 
 /** Palettes for numbers without a sign. */
 export const SEQUENTIAL = ["viridis", "cividis", "ink"];
@@ -26,7 +26,8 @@ const NOT_FINITE = [214, 0, 160];
 export function palettesIn(json) {
   /** @type {[string, string][]} */
   const written = JSON.parse(json);
-  return new Map(written.map(([name, colours]) => [name, Uint8Array.from(atob(colours), (byte) => byte.charCodeAt(0))]));
+  return new Map(written.map(([name, colours]) => [name, Uint8Array.from(atob(colours), (byte) =>
+    byte.charCodeAt(0))]));
 }
 
 /** @type {Map<string, Uint8Array> | null} */
@@ -71,7 +72,7 @@ function gathered(t, spread) {
 export function placeOf(value, { spread, low, high, signed }) {
   if (high <= low) return signed ? 0.5 : 0;
   if (signed) return 0.5 + 0.5 * Math.sign(value) * spreadOut(Math.min(1, Math.abs(value) / high), spread);
-  return spreadOut(Math.min(1, Math.max(0, (value - low) / (high - low))), spread);
+  return spreadOut(within((value - low) / (high - low), 0, 1), spread);
 }
 
 /**
@@ -117,9 +118,9 @@ export function legendOf(colours, scale, words, { masked = false, infinite = fal
     pixels.data[4 * n + 3] = 255;
   }
   bar.getContext("2d")?.putImageData(pixels, 0, 0);
-  const ends = [0, 0.5, 1].map((place) => make("span", {}, short(valueAt(place, scale))));
-  const about = make("div", { class: "of" }, make("p", {}, words));
+  const ends = [0, 0.5, 1].map((place) => make("span", short(valueAt(place, scale))));
+  const about = div("of", make("p", words));
   if (masked) about.append(make("p", { class: "mark-of masked" }, "hidden by the mask"));
   if (infinite) about.append(make("p", { class: "mark-of infinite" }, "not finite"));
-  return make("div", { class: "key" }, bar, make("p", { class: "ends" }, ...ends), about);
+  return div("key", bar, make("p", { class: "ends" }, ...ends), about);
 }

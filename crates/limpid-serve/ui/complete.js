@@ -1,8 +1,8 @@
 // A text that the model continues.
 import { hashOf, stateIn } from "./address.js";
 import { answerView, copyButton, drawnWith, troubleNote, whyAfter } from "./answer.js";
-import { button, byId, keep, kept, make } from "./dom.js";
-import { Trouble } from "./source.js";
+import { button, byId, fill, keep, kept, make, on, onSubmit } from "./dom.js";
+import { asTrouble } from "./source.js";
 
 /** @param {import("./chat.js").Page} page */
 export function completeView(page) {
@@ -12,7 +12,7 @@ export function completeView(page) {
   const echo = byId("complete-echo", HTMLInputElement);
   const result = byId("result", HTMLElement);
   echo.checked = kept("echo") !== "off";
-  echo.addEventListener("change", () => keep("echo", echo.checked ? "" : "off"));
+  on(echo, "change", () => keep("echo", echo.checked ? "" : "off"));
   /** @type {ReturnType<typeof answerView> | null} */
   let running = null;
 
@@ -23,12 +23,13 @@ export function completeView(page) {
     const echoed = echo.checked;
     const whole = (/** @type {string} */ before) => (echoed ? before : prompt + before);
     const view = answerView(echoed ? "the text and its continuation" : "the continuation", () => {}, {
-      why: (before, own) => whyAfter(whole(before), own), take: (before, own) => take(whole(before) + own.text), drawn: drawnWith(page.typed()),
+      why: (before, own) => whyAfter(whole(before), own), take: (before, own) => take(whole(before) + own.text),
+      drawn: drawnWith(page.typed()),
     });
-    result.replaceChildren(view.element);
+    fill(result, view.element);
     running = view;
     go.textContent = "Stop";
-    /** @type {{text: string, trouble: Trouble | null, count: number}} */
+    /** @type {{text: string, trouble: import("./source.js").Trouble | null, count: number}} */
     let done;
     let full = false;
     try {
@@ -40,7 +41,7 @@ export function completeView(page) {
       full = (echoed ? 0 : count) + done.count > context;
     } catch (fault) {
       view.element.remove();
-      done = { text: "", count: 0, trouble: fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`) };
+      done = { text: "", count: 0, trouble: asTrouble(fault) };
     }
     if (running !== view) return; // the text was cleared
     running = null;
@@ -73,20 +74,17 @@ export function completeView(page) {
     running = null;
     go.textContent = "Continue";
     field.value = "";
-    result.replaceChildren();
+    fill(result);
     field.focus();
   }
 
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    submit();
-  });
-  field.addEventListener("keydown", (event) => {
+  onSubmit(form, () => submit());
+  on(field, "keydown", (event) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     if (!running) submit();
   });
-  byId("complete-reset", HTMLButtonElement).addEventListener("click", reset);
+  on(byId("complete-reset", HTMLButtonElement), "click", reset);
 
   return { field, reset, take, stop: () => running?.stop() };
 }

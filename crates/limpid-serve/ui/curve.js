@@ -1,12 +1,13 @@
 // A curve, such as an activation function with what goes into it: a dot for one number, bars for many.
-import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
+import { div, emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
 
 /**
  * @typedef {object} Curved
  * @property {number[]} x
  * @property {number[]} y
  * @property {{x: number, y: number} | null} dot
- * @property {{edges: number[], counts: number[], all: number[]} | null} bars `all`: of all tokens, as an outline in the same proportion
+ * @property {{edges: number[], counts: number[], all: number[]} | null} bars `all`: of all tokens, as an outline in the
+ *   same proportion
  * @property {[string, string]} [axes] what x and y are; of an activation function if it is not said
  * @property {(x: number) => string} [tick] an end of the x axis, where it is not the number itself
  * @property {string} words what it is, for those who do not see it
@@ -15,7 +16,7 @@ import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
 /** @param {number} [high] its height */
 export function curveChart(high = 230) {
   const canvas = make("canvas", { role: "img", "aria-label": "Curves are loading" });
-  const element = make("div", { class: "chart" }, canvas);
+  const element = div("chart", canvas);
   /** @type {Curved | null} */
   let shown = null;
 
@@ -26,7 +27,7 @@ export function curveChart(high = 230) {
     sizeCanvas(canvas, wide, high);
     const context = emptyCanvas(canvas);
     if (!context) return;
-    canvas.setAttribute("aria-label", words);
+    canvas.ariaLabel = words;
     const ink = inks(element);
     const [x0, x1] = [x[0] ?? 0, x.at(-1) ?? 1];
     const [y0, y1] = [Math.min(0, ...y), Math.max(1e-9, ...y)];
@@ -41,7 +42,8 @@ export function curveChart(high = 230) {
       const edge = (/** @type {number} */ n) => px(bars.edges[n] ?? 0);
       const top = (/** @type {number} */ share) => foot - 0.75 * (foot - head) * (share / most);
       context.fillStyle = ink("bar");
-      own.forEach((share, n) => context.fillRect(edge(n), top(share), Math.max(1, edge(n + 1) - edge(n) - 1), foot - top(share)));
+      own.forEach((share, n) =>
+        context.fillRect(edge(n), top(share), Math.max(1, edge(n + 1) - edge(n) - 1), foot - top(share)));
       context.strokeStyle = ink("dim");
       context.beginPath();
       every.forEach((share, n) => {
@@ -55,9 +57,15 @@ export function curveChart(high = 230) {
     if (x0 < 0 && x1 > 0) context.fillRect(px(0), head, 1, foot - head);
     context.fillStyle = ink("dim");
     context.textAlign = "right";
-    for (const value of [y0, 0, y1]) if (value === 0 || Math.abs(py(value) - py(0)) > 12) context.fillText(short(value, 3), left - 6, py(value));
+    for (const value of [y0, 0, y1]) {
+      if (value === 0 || Math.abs(py(value) - py(0)) > 12) context.fillText(short(value, 3), left - 6, py(value));
+    }
     context.textAlign = "center";
-    for (const value of [x0, 0, x1]) if (value === 0 ? x0 < 0 && x1 > 0 && Math.min(px(0) - left, wide - right - px(0)) > 30 : true) context.fillText(tick?.(value) ?? short(value, 3), Math.min(wide - 24, px(value)), foot + 12);
+    for (const value of [x0, 0, x1]) {
+      if (value === 0 ? x0 < 0 && x1 > 0 && Math.min(px(0) - left, wide - right - px(0)) > 30 : true) {
+        context.fillText(tick?.(value) ?? short(value, 3), Math.min(wide - 24, px(value)), foot + 12);
+      }
+    }
     context.textAlign = "left";
     context.fillText(axes[1], left + 4, 6);
     context.fillText(axes[0], left + 0.2 * (wide - left - right), foot + 12);

@@ -4,18 +4,81 @@
  * An element with attributes (null: none), classes in `class`, and what it holds.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
- * @param {Record<string, string | null>} [attributes]
- * @param {(Node | string)[]} children
+ * @param {(Node | string | Record<string, string | null>)[]} parts
  * @returns {HTMLElementTagNameMap[K]}
  */
-export function make(tag, attributes = {}, ...children) {
+export function make(tag, ...parts) {
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null) element.setAttribute(name, value);
+  for (const part of parts) {
+    if (part instanceof Node || typeof part === "string") element.append(part);
+    else for (const name in part) if (part[name] != null) element.setAttribute(name, part[name]);
   }
-  element.append(...children);
   return element;
 }
+
+/** A box of a class. @param {string} kind @param {(Node | string)[]} children */
+export const div = (kind, ...children) => make("div", { class: kind }, ...children);
+
+/** What matters less, within a line. @param {(Node | string)[]} children */
+export const dim = (...children) => make("span", { class: "dim" }, ...children);
+
+/** A paragraph in small letters. @param {(Node | string)[]} children */
+export const remark = (...children) => make("p", { class: "note" }, ...children);
+
+/** A link. @param {string} href @param {(Node | string)[]} children */
+export const anchor = (href, ...children) => make("a", { href }, ...children);
+
+/** What may be wider than the page, and then scrolls. @param {string} label @param {(Node | string)[]} children */
+export function scrolling(label, ...children) {
+  return make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": label }, ...children);
+}
+
+/**
+ * Puts something into an element, in place of what is there.
+ * @param {Element} element @param {(Node | string)[]} children
+ */
+export const fill = (element, ...children) => element.replaceChildren(...children);
+
+/**
+ * Does something whenever something happens to an element.
+ * @template {keyof (WindowEventMap & DocumentEventMap)} K
+ * @param {EventTarget} target
+ * @param {K} kind
+ * @param {(event: (WindowEventMap & DocumentEventMap)[K]) => void} act
+ * @param {AddEventListenerOptions} [options]
+ */
+export function on(target, kind, act, options) {
+  target.addEventListener(kind, /** @type {EventListener} */ (act), options);
+}
+
+/**
+ * Does something when a form is sent, in place of what a browser does.
+ * @param {HTMLFormElement} form @param {() => void} act
+ */
+export function onSubmit(form, act) {
+  on(form, "submit", (event) => {
+    event.preventDefault();
+    act();
+  });
+}
+
+/**
+ * Does something at Enter, which with Shift begins a line.
+ * @param {HTMLTextAreaElement} field @param {() => void} act
+ */
+export function onEnter(field, act) {
+  on(field, "keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    act();
+  });
+}
+
+/** @param {Element} element */
+export const isFocused = (element) => element === document.activeElement;
+
+/** Whether a key is pressed with one that makes another of it. @param {KeyboardEvent} event */
+export const isModified = (event) => event.ctrlKey || event.metaKey || event.altKey;
 
 /**
  * A button that does something.
@@ -76,9 +139,24 @@ export function emptyCanvas(canvas) {
   const ratio = devicePixelRatio || 1;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, canvas.width, canvas.height);
-  context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
+  context.font = fontOf(canvas);
   context.textBaseline = "middle";
   return context;
+}
+
+/** The small letters of a canvas. @param {Element} element */
+export const fontOf = (element) => `11px ${getComputedStyle(element).fontFamily}`;
+
+/**
+ * Text that is read from below.
+ * @param {CanvasRenderingContext2D} context @param {string} text @param {number} x @param {number} y
+ */
+export function turnedText(context, text, x, y) {
+  context.save();
+  context.translate(x, y);
+  context.rotate(-Math.PI / 2);
+  context.fillText(text, 0, 0);
+  context.restore();
 }
 
 /** The line that screen readers read aloud when it changes. */
@@ -111,9 +189,14 @@ export function short(value, digits = 4) {
   if (Number.isNaN(number)) return "NaN";
   if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
   const size = Math.abs(number);
-  const text = size !== 0 && (size < 1e-4 || size >= 1e7) ? number.toExponential(digits - 1) : `${Number(number.toPrecision(digits))}`;
+  const text = size !== 0 && (size < 1e-4 || size >= 1e7)
+    ? number.toExponential(digits - 1)
+    : `${Number(number.toPrecision(digits))}`;
   return text.replace("e+", "e").replaceAll("-", "−");
 }
+
+/** A number, or the bound that is beyond. @param {number} value @param {number} least @param {number} most */
+export const within = (value, least, most) => Math.min(most, Math.max(least, value));
 
 /** @param {number} count @param {string} noun */
 export function plural(count, noun) {

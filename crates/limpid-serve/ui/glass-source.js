@@ -1,19 +1,27 @@
-// Where the inside of a model comes from. The views ask a GlassSource, so that a saved file can take the server's place.
+// Where the inside of a model comes from. The views ask a GlassSource, so that a saved file can take the server's
+// place.
 import { Trouble, chunks, refusal } from "./source.js";
 import { frames } from "./tiles.js";
 
 /** @typedef {import("./tiles.js").Tile} Tile */
-/** @typedef {{name: string, index: number[], tile: [number, number], level: number, pool: string, code: string, other?: string}} TileWanted */
+/** @typedef {"traces" | "walks" | "sweeps"} Streamed */
+/**
+ * @typedef {{name: string, index: number[], tile: [number, number], level: number, pool: string, code: string,
+ *   other?: string}} TileWanted
+ */
 
 /**
  * @typedef {object} GlassSource
  * @property {(path: string) => Promise<any>} ask what stands at a path, like `model` or `traces/ID/tensors`
- * @property {(question: string) => boolean} [holds] whether it has the answer to a question about the trace, where it has only some
+ * @property {(question: string) => boolean} [holds] whether it has the answer to a question about the trace, where it
+ *   has only some
  * @property {(path: string) => Promise<Blob>} file the same, to be kept
- * @property {(id: string, wanted: TileWanted[], onTile: (tile: Tile) => void, signal: AbortSignal) => Promise<void>} tiles of a trace, in order
+ * @property {(id: string, wanted: TileWanted[], onTile: (tile: Tile) => void, signal: AbortSignal) => Promise<void>}
+ *   tiles of a trace, in order
  * @property {(path: "training", body: object) => Promise<any>} [send] tells the server something
  * @property {(prompt: string, tokens: number) => Promise<string>} [sample] what the model writes after a text
- * @property {(path: "traces" | "walks" | "sweeps", body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>} stream runs a prompt, walks a document, or sweeps
+ * @property {(path: Streamed, body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>}
+ *   stream runs a prompt, walks a document, or sweeps
  */
 
 /** The words of this protocol on this server. */
@@ -30,8 +38,11 @@ export function networkGlass(ask) {
     send: async (path, body) => (await ask(INSIDE + path, JSON.stringify(body))).json(),
     async sample(prompt, tokens) {
       const { data } = await (await ask("/v1/models", null)).json();
-      const { count, max_model_len: room } = await (await ask("/tokenize", JSON.stringify({ prompt, add_special_tokens: true }))).json();
-      const body = { model: data[0].id, prompt, max_tokens: Math.max(1, Math.min(tokens, room - count)), temperature: 0.8, seed: 1 };
+      const { count, max_model_len: room } =
+        await (await ask("/tokenize", JSON.stringify({ prompt, add_special_tokens: true }))).json();
+      const body = {
+        model: data[0].id, prompt, max_tokens: Math.max(1, Math.min(tokens, room - count)), temperature: 0.8, seed: 1,
+      };
       return (await (await ask("/v1/completions", JSON.stringify(body))).json()).choices[0].text;
     },
     async tiles(id, wanted, onTile, signal) {

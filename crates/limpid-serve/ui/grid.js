@@ -1,12 +1,34 @@
-// A canvas cannot speak or be walked. Beside each lies a grid with one live cell: it has the focus, lies over the cell of
-// the picture that it stands for, moves with the arrow keys, and says what is there.
-import { make, say } from "./dom.js";
+// A canvas cannot speak or be walked. Beside each lies a grid with one live cell: it has the focus, lies over the cell
+// of the picture that it stands for, moves with the arrow keys, and says what is there.
+import { isFocused, isModified, make, on, say, within } from "./dom.js";
 
 /** How far Shift goes. */
 const STRIDE = 16;
 
 /** Milliseconds of rest before something is said. */
 const CALM = 250;
+
+/**
+ * The cell that a key leads to from another; null where the key means nothing here.
+ * @param {KeyboardEvent} event
+ * @param {[number, number]} from
+ * @param {[number, number]} size rows and columns
+ * @param {number} far how far Shift goes
+ * @returns {[number, number] | null}
+ */
+export function cellByKey(event, [row, col], [rows, cols], far = STRIDE) {
+  const step = event.shiftKey ? far : 1;
+  /** @type {Record<string, [number, number]>} */
+  const places = {
+    ArrowLeft: [row, col - step], ArrowRight: [row, col + step], ArrowUp: [row - step, col],
+    ArrowDown: [row + step, col],
+    Home: [row, 0], End: [row, cols - 1], PageUp: [row - STRIDE, col], PageDown: [row + STRIDE, col],
+  };
+  const next = places[event.key];
+  if (!next) return null;
+  event.preventDefault();
+  return [within(next[0], 0, rows - 1), within(next[1], 0, cols - 1)];
+}
 
 /**
  * @typedef {object} Walk
@@ -28,36 +50,27 @@ export function liveGrid(walk) {
   let asked = 0;
 
   async function tell() {
+    if (!isFocused(cell)) return;
     const [r, c] = walk.at();
     const mine = ++asked;
     const words = await walk.words(r, c);
     if (mine !== asked) return;
-    cell.setAttribute("aria-label", words);
+    cell.ariaLabel = words;
     clearTimeout(resting);
-    if (document.activeElement === cell) resting = setTimeout(() => say(words), CALM);
+    if (isFocused(cell)) resting = setTimeout(() => say(words), CALM);
   }
 
-  element.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+  on(element, "keydown", (event) => {
+    if (isModified(event)) return;
     const own = walk.keys?.[event.key] ?? (event.key === "Enter" ? walk.open : undefined);
     if (own) {
       event.preventDefault();
       return own();
     }
-    const [rows, cols] = walk.size();
-    const [r, c] = walk.at();
-    const step = event.shiftKey ? STRIDE : 1;
-    /** @type {Record<string, [number, number]>} */
-    const places = {
-      ArrowLeft: [r, c - step], ArrowRight: [r, c + step], ArrowUp: [r - step, c], ArrowDown: [r + step, c],
-      Home: [r, 0], End: [r, cols - 1], PageUp: [r - STRIDE, c], PageDown: [r + STRIDE, c],
-    };
-    const to = places[event.key];
-    if (!to) return;
-    event.preventDefault();
-    walk.move(Math.min(rows - 1, Math.max(0, to[0])), Math.min(cols - 1, Math.max(0, to[1])));
+    const next = cellByKey(event, walk.at(), walk.size());
+    if (next) walk.move(...next);
   });
-  cell.addEventListener("focus", tell);
+  on(cell, "focus", tell);
 
   return {
     element,
@@ -69,10 +82,10 @@ export function liveGrid(walk) {
     put(box) {
       const [rows, cols] = walk.size();
       const [r, c] = walk.at();
-      element.setAttribute("aria-rowcount", `${rows}`);
-      element.setAttribute("aria-colcount", `${cols}`);
-      row.setAttribute("aria-rowindex", `${r + 1}`);
-      cell.setAttribute("aria-colindex", `${c + 1}`);
+      element.ariaRowCount = `${rows}`;
+      element.ariaColCount = `${cols}`;
+      row.ariaRowIndex = `${r + 1}`;
+      cell.ariaColIndex = `${c + 1}`;
       cell.classList.toggle("away", box === null);
       for (const [name, size] of Object.entries(box ?? {})) cell.style.setProperty(name, `${size}px`);
     },

@@ -1,5 +1,5 @@
 // Heads at a glance: small pictures of their attention, and what kind of head each is, in a word.
-import { make, plural } from "./dom.js";
+import { make, on, plural } from "./dom.js";
 import { colourOfCodes, palette } from "./colours.js";
 import { valuesOfCodes } from "./tiles.js";
 
@@ -10,7 +10,10 @@ import { valuesOfCodes } from "./tiles.js";
 export const SCORES = [
   { key: "previous", name: "previous token", about: "mean weight on the token before" },
   { key: "current", name: "same token", about: "mean weight on the token itself" },
-  { key: "first", name: "first token", about: "mean weight on the first token, where heads often look when nothing else fits" },
+  {
+    key: "first", name: "first token",
+    about: "mean weight on the first token, where heads often look when nothing else fits",
+  },
   { key: "duplicate", name: "duplicate", about: "mean weight on earlier tokens that are the same" },
   { key: "induction", name: "induction", about: "mean weight on what followed an earlier token that is the same" },
   { key: "entropy", name: "evenness", about: "entropy divided by that of an even spread: 0 sharp, 1 even" },
@@ -35,7 +38,11 @@ export function kindOf({ kind }) {
 }
 
 /** Why a head of this text may have no name. @param {Run} run */
-export const tooShort = ({ tokens: { length }, namedFrom }) => (length < namedFrom ? `${plural(length, "token")} ${length === 1 ? "is" : "are"} too few to tell what a head looks at: that takes ${namedFrom}` : null);
+export function tooShort({ tokens: { length }, namedFrom }) {
+  if (length >= namedFrom) return null;
+  const few = `${plural(length, "token")} ${length === 1 ? "is" : "are"} too few`;
+  return `${few} to tell what a head looks at: that takes ${namedFrom}`;
+}
 
 /** What there is to say where no head is called after what it looks at. @param {Run} run */
 export function noHabit(run) {
@@ -44,16 +51,23 @@ export function noHabit(run) {
   const heads = run.layers.flatMap((layer) => layer?.heads ?? []);
   const even = heads.filter(({ kind }) => kind?.score === "entropy").length;
   const mixed = heads.length - even;
-  const told = [even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`, mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "mixes" : "mix"} several habits`];
+  const told = [
+    even > 0 && `${plural(even, "head")} ${even === 1 ? "looks" : "look"} at all tokens about equally`,
+    mixed > 0 && `${plural(mixed, "head")} ${mixed === 1 ? "mixes" : "mix"} several habits`,
+  ];
   return `No head has a clear habit on this text: ${told.filter((one) => one).join(", ")}.`;
 }
 
 /** How thumbnails and attention weights are coloured: 0 to 1. @param {string} spread */
 export const weightScale = (spread) => ({ spread, low: 0, high: 1, signed: false });
 
+/** How differences of weights are coloured. */
+export const DIFFERENCES = { spread: "root", low: -1, high: 1, signed: true };
+
 /**
  * Small pictures of a run's heads, painted once; with another run, of the differences.
- * @returns {(run: Run, other: Run | null, layer: number, look: {palette: string, spread: string, dark: boolean}) => HTMLCanvasElement | null}
+ * @returns {(run: Run, other: Run | null, layer: number, look: {palette: string, spread: string, dark: boolean}) =>
+ * HTMLCanvasElement | null}
  */
 export function headSheets() {
   /** @type {WeakMap<object, {look: string, sheet: HTMLCanvasElement}>} */
@@ -70,8 +84,10 @@ export function headSheets() {
     const { side, heads } = run;
     const sheet = make("canvas", { width: `${side}`, height: `${side * heads}` });
     const image = new ImageData(side, side * heads);
-    const signed = { spread: "root", low: -1, high: 1, signed: true };
-    const colours = colourOfCodes(theirs ? values.map((_, n) => (n === 0 ? NaN : (n - 127) / 126)) : values, theirs ? signed : weightScale(spread), palette(theirs ? "diverging" : name, dark));
+    const colours = colourOfCodes(
+      theirs ? values.map((_, n) => (n === 0 ? NaN : (n - 127) / 126)) : values,
+      theirs ? DIFFERENCES : weightScale(spread), palette(theirs ? "diverging" : name, dark),
+    );
     own.thumbnails.forEach((code, n) => {
       const less = theirs && code !== 0 ? (values[code] ?? 0) - (values[theirs.thumbnails[n] ?? 0] || 0) : null;
       const at = less === null ? code : Math.round(127 + 126 * less);
@@ -98,11 +114,28 @@ export function drawHead(context, sheet, side, head, { x, y, size }) {
 }
 
 /**
- * The height of a row if all are to be in sight at once; on a narrow page, which scrolls, rows are as high as they like.
+ * Numbers above a row of heads, as many as have room.
+ * @param {CanvasRenderingContext2D} context @param {number} count
+ * @param {{left: number, pitch: number, thumb: number}} size
+ */
+export function labelHeads(context, count, { left, pitch, thumb }) {
+  context.textAlign = "center";
+  for (let h = 0; h < count; h++) {
+    if (pitch >= 18 || h % 5 === 0) {
+      context.fillText(h === 0 && pitch > 44 ? "head 0" : `${h}`, left + h * pitch + thumb / 2, 8);
+    }
+  }
+}
+
+/**
+ * The height of a row if all are to be in sight at once; on a narrow page, which scrolls, rows are as high as they
+ * like.
  * @param {HTMLElement} frame @param {number} rows @param {number} below what stands below them
  */
 export function rowHeight(frame, rows, below) {
-  return frame.clientWidth < 600 ? Infinity : (innerHeight - frame.getBoundingClientRect().top - scrollY - below) / rows;
+  return frame.clientWidth < 600
+    ? Infinity
+    : (innerHeight - frame.getBoundingClientRect().top - scrollY - below) / rows;
 }
 
 /**
@@ -120,6 +153,6 @@ export function followHeads(frame, under, changed) {
     last = next;
     changed(next);
   };
-  frame.addEventListener("pointermove", (event) => move(event.pointerType === "touch" ? null : under(event)));
-  frame.addEventListener("pointerleave", () => move(null));
+  on(frame, "pointermove", (event) => move(event.pointerType === "touch" ? null : under(event)));
+  on(frame, "pointerleave", () => move(null));
 }

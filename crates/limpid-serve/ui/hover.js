@@ -1,13 +1,15 @@
 // What the model thought at a token: its probability, its surprise, the likeliest others. Shown for the token under the
 // pointer or, first of all, for the one in focus: a click, a tap or the arrow keys choose it, Esc lets it go.
-import { figure, make, say } from "./dom.js";
+import { figure, fill, isModified, make, on, remark, say } from "./dom.js";
 import { spelled, spoken } from "./text.js";
 
 /** @typedef {import("./source.js").Token} Token */
+/** @typedef {import("./text.js").Piece} Piece */
 
 /**
- * What can be done with a token and with those that were likely in its place: ask why, or take another one and go on from there.
- * @typedef {{why: (piece: import("./text.js").Piece) => void, take: (piece: import("./text.js").Piece) => void, drawn: string}} Ways
+ * What can be done with a token and with those that were likely in its place: ask why, or take another one and go on
+ * from there.
+ * @typedef {{why: (piece: Piece) => void, take: (piece: Piece) => void, drawn: string}} Ways
  */
 
 /** @type {WeakMap<Element, Ways>} */
@@ -57,10 +59,15 @@ function percent(logProb) {
 
 /** @param {Token} token @returns {number} its place among the likeliest; -1 if it is not one of them */
 function place(token) {
-  return token.top.findIndex(({ piece }) => piece.text === token.piece.text && `${piece.bytes}` === `${token.piece.bytes}`);
+  return token.top.findIndex(({ piece }) =>
+    piece.text === token.piece.text && `${piece.bytes}` === `${token.piece.bytes}`);
 }
 
-/** Whether its reason can be asked for: something came before it, and it has a text to ask by, unlike a part of a character. @param {Token} token */
+/**
+ * Whether its reason can be asked for: something came before it, and it has a text to ask by, unlike a part of a
+ * character.
+ * @param {Token} token
+ */
 const askable = (token) => token.logProb !== null && token.top.length > 0 && token.piece.text !== null;
 
 /** @param {Token} token */
@@ -88,7 +95,7 @@ function inWords(token) {
 function row(name, logProb, kind) {
   const bar = make("span", { class: "bar" });
   bar.style.width = `${100 * Math.exp(logProb)}%`;
-  const cells = [make("td", { "aria-hidden": "true" }, bar), make("td", {}, percent(logProb))];
+  const cells = [make("td", { "aria-hidden": "true" }, bar), make("td", percent(logProb))];
   return make("tr", { class: kind }, make("th", { scope: "row" }, name), ...cells);
 }
 
@@ -98,20 +105,23 @@ function row(name, logProb, kind) {
  * @returns {Node[]}
  */
 function content(token, ways) {
-  const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", {}, inNumbers(token))];
+  const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", inNumbers(token))];
   if (token.logProb === null || token.top.length === 0) return nodes;
   const at = place(token);
-  if (ways && !askable(token)) nodes.push(make("p", { class: "note" }, "A part of a character cannot be asked about."));
+  if (ways && !askable(token)) nodes.push(remark("A part of a character cannot be asked about."));
   if (ways && askable(token)) {
     const why = make("button", { type: "button", class: "quiet" }, "Why this word?");
-    why.addEventListener("click", () => ways.why(token.piece));
-    nodes.push(make("p", {}, why));
+    on(why, "click", () => ways.why(token.piece));
+    nodes.push(make("p", why));
   }
   /** Another word, which can be taken. @param {import("./text.js").Piece} piece @param {number} n */
   const other = (piece, n) => {
     if (!ways || n === at || piece.text === null) return spelled(piece);
-    const take = make("button", { type: "button", class: "quiet take", title: `Continue from here with this word (${n + 1})` }, spelled(piece));
-    take.addEventListener("click", () => ways.take(piece));
+    const take = make(
+      "button", { type: "button", class: "quiet take", title: `Continue from here with this word (${n + 1})` },
+      spelled(piece),
+    );
+    on(take, "click", () => ways.take(piece));
     return take;
   };
   const rows = token.top.map(({ piece, logProb }, n) => row(other(piece, n), logProb, n === at ? "chosen" : null));
@@ -122,9 +132,10 @@ function content(token, ways) {
   }
   if (known < 1) rows.push(row("all others", Math.log(1 - known), "others"));
   const chosen = at < 0 ? "not among the likeliest" : at === 0 ? "the likeliest" : `number ${at + 1} of the likeliest`;
-  const caption = make("caption", {}, `This token is ${chosen}:`);
-  const note = ways ? [make("p", { class: "note" }, `Before temperature and cuts. ${ways.drawn} Click another word to continue with it.`)] : [];
-  return [...nodes, make("table", {}, caption, make("tbody", {}, ...rows)), ...note];
+  const caption = make("caption", `This token is ${chosen}:`);
+  const note =
+    ways ? [remark(`Before temperature and cuts. ${ways.drawn} Click another word to continue with it.`)] : [];
+  return [...nodes, make("table", caption, make("tbody", ...rows)), ...note];
 }
 
 /**
@@ -138,16 +149,9 @@ export function startHover(panel) {
   let shown = null;
   let leaving = 0;
 
-  function put() {
-    if (!shown) return;
-    // over the token, where there is room: what comes after it stays in sight
-    const box = shown.getClientRects()[0] ?? shown.getBoundingClientRect();
-    const [width, height] = [panel.offsetWidth, panel.offsetHeight];
-    const above = box.top - 6 - height;
-    const top = above >= 0 ? above : box.bottom + 6;
-    panel.style.setProperty("--x", `${Math.max(8, Math.min(box.left - 12, innerWidth - width - 8))}px`);
-    panel.style.setProperty("--y", `${top}px`);
-  }
+  const put = () => {
+    if (shown) putOver(panel, shown);
+  };
 
   /** @param {HTMLElement | null} element */
   function show(element) {
@@ -158,25 +162,25 @@ export function startHover(panel) {
     panel.hidden = !token;
     if (!token) return;
     element.classList.add("looked-at");
-    panel.replaceChildren(...content(token, WAYS.get(element)));
+    fill(panel, ...content(token, WAYS.get(element)));
     put();
   }
 
-  document.addEventListener("pointerover", (event) => {
+  on(document, "pointerover", (event) => {
     if (panel.contains(/** @type {Node} */ (event.target))) clearTimeout(leaving);
     else if (shown && shown !== focused && shown !== event.target) {
       clearTimeout(leaving);
       leaving = setTimeout(() => show(focused), GRACE);
     }
   });
-  document.addEventListener("pointermove", (event) => {
+  on(document, "pointermove", (event) => {
     // not where text moves under a pointer that rests: nobody asked for anything
     const element = tokenAt(event.target);
     if (!element || event.pointerType === "touch") return;
     clearTimeout(leaving);
     if (element !== shown) show(element);
   });
-  document.addEventListener("focusin", (event) => {
+  on(document, "focusin", (event) => {
     focused = tokenAt(event.target);
     show(focused);
     const token = focused && READ_OUTS.get(focused);
@@ -190,27 +194,27 @@ export function startHover(panel) {
     }
     say(inWords(token));
   });
-  document.addEventListener("focusout", () => {
+  on(document, "focusout", () => {
     focused = null;
     show(null);
   });
-  document.addEventListener("click", (event) => {
+  on(document, "click", (event) => {
     tokenAt(event.target)?.focus({ preventScroll: true });
   });
   // the focus stays at the token
-  panel.addEventListener("mousedown", (event) => event.preventDefault());
-  document.addEventListener("pointerdown", (event) => {
+  on(panel, "mousedown", (event) => event.preventDefault());
+  on(document, "pointerdown", (event) => {
     // a phone leaves the focus where it was
     if (focused && !tokenAt(event.target) && !panel.contains(/** @type {Node} */ (event.target))) focused.blur();
   });
-  document.addEventListener("keydown", (event) => {
+  on(document, "keydown", (event) => {
     const element = tokenAt(event.target);
     if (event.key === "Escape" && shown) {
       focused?.blur();
       show(null);
       event.preventDefault();
     }
-    if (!element || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!element || isModified(event)) return;
     const [ways, token] = [WAYS.get(element), READ_OUTS.get(element)];
     const other = token?.top[Number(event.key) - 1];
     if (ways && token && ((event.key === "Enter" && askable(token)) || (other && other.piece.text !== null))) {
@@ -222,8 +226,19 @@ export function startHover(panel) {
     event.preventDefault();
     next?.focus();
   });
-  document.addEventListener("scroll", put, { capture: true, passive: true });
-  addEventListener("resize", put);
+  on(document, "scroll", put, { capture: true, passive: true });
+  on(window, "resize", put);
+}
+
+/**
+ * Puts a panel over a token where there is room: what comes after it stays in sight.
+ * @param {HTMLElement} panel @param {HTMLElement} token
+ */
+function putOver(panel, token) {
+  const box = token.getClientRects()[0] ?? token.getBoundingClientRect();
+  const above = box.top - 6 - panel.offsetHeight;
+  panel.style.setProperty("--x", `${Math.max(8, Math.min(box.left - 12, innerWidth - panel.offsetWidth - 8))}px`);
+  panel.style.setProperty("--y", `${above >= 0 ? above : box.bottom + 6}px`);
 }
 
 /**
@@ -258,7 +273,7 @@ function neighbour(element, key) {
  * @param {HTMLElement} element
  * @param {HTMLElement[]} others in the order of leaving
  */
-function nearest(element, others) {
+export function nearest(element, others) {
   const from = element.getBoundingClientRect();
   const middle = (/** @type {DOMRect} */ box) => (box.left + box.right) / 2;
   let line = null;

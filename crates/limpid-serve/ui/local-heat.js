@@ -1,4 +1,5 @@
 // A heat map of numbers that the page has already: the tiles that a server would send, made here.
+import { within } from "./dom.js";
 import { SIDE, tileCache } from "./tiles.js";
 
 /** Memory for such tiles. */
@@ -17,14 +18,18 @@ const LOCAL = 8 * 2 ** 20;
  * @returns {import("./heat.js").HeatHost}
  */
 export function localHeat({ identity, rows, cols, values, hidden, low, high }, dark) {
-  const codeOf = (/** @type {number | string} */ value) => (typeof value === "string" ? 255 : 1 + Math.round((253 * (Math.min(high, Math.max(low, value)) - low)) / (high - low || 1)));
+  const codeOf = (/** @type {number | string} */ value) =>
+    typeof value === "string"
+      ? 255
+      : 1 + Math.round((253 * (within(value, low, high) - low)) / (high - low || 1));
   return {
     cache: tileCache(LOCAL), dark, identity: () => identity,
     async tiles(_picture, wanted, onTile) {
       wanted.forEach(({ tile: [row, col], level }, index) => {
         const step = 2 ** level;
         const [row0, col0] = [row * SIDE, col * SIDE];
-        const [tall, across] = [Math.min(SIDE, Math.ceil(rows / step) - row0), Math.min(SIDE, Math.ceil(cols / step) - col0)];
+        const [tall, across] =
+          [Math.min(SIDE, Math.ceil(rows / step) - row0), Math.min(SIDE, Math.ceil(cols / step) - col0)];
         const data = new Uint8Array(tall * across);
         for (let n = 0; n < data.length; n++) {
           const [r, c] = [(row0 + Math.floor(n / across)) * step, (col0 + (n % across)) * step];
@@ -33,11 +38,15 @@ export function localHeat({ identity, rows, cols, values, hidden, low, high }, d
           for (let at = 0; at < step * step; at++) {
             const [y, x] = [r + Math.floor(at / step), c + (at % step)];
             const value = y < rows && x < cols && !hidden[y * cols + x] ? values[y * cols + x] : undefined;
-            if (typeof value === "string" || (value !== undefined && typeof most !== "string" && Math.abs(value) >= Math.abs(most ?? 0))) most = value;
+            if (value === undefined || typeof most === "string") continue;
+            if (typeof value === "string" || Math.abs(value) >= Math.abs(most ?? 0)) most = value;
           }
           data[n] = most === undefined ? 0 : codeOf(most);
         }
-        onTile({ index, code: 2, level, infinite: data.includes(255), masked: data.includes(0), rows: tall, cols: across, row0, col0, low, high, min: low, max: high, data });
+        onTile({
+          index, code: 2, level, infinite: data.includes(255), masked: data.includes(0), rows: tall, cols: across, row0,
+          col0, low, high, min: low, max: high, data,
+        });
       });
     },
     async exact(_picture, [r0, r1], [c0, c1]) {

@@ -1,5 +1,5 @@
 // A heat map of numbers that the page has: which they are may change while it is open.
-import { heatMap } from "./heat.js";
+import { HeatMap } from "./heat.js";
 import { localHeat } from "./local-heat.js";
 
 /**
@@ -20,22 +20,34 @@ import { localHeat } from "./local-heat.js";
 
 /**
  * @param {() => boolean} dark
- * @param {Parameters<typeof heatMap>[1]} does
+ * @param {import("./heat.js").HeatCells} does
  */
 export function numberMap(dark, does) {
   /** @type {Numbers} */
-  let now = { identity: "", rows: 1, cols: 1, values: [], hidden: [], signed: false, most: 1, palette: "viridis", what: "", axes: ["", ""], rowLabel: String, colLabel: String };
+  let now = {
+    identity: "", rows: 1, cols: 1, values: [], hidden: [], signed: false, most: 1, palette: "viridis", what: "",
+    axes: ["", ""], rowLabel: String, colLabel: String,
+  };
   const host = () => localHeat({ ...now, low: now.signed ? -now.most : 0, high: now.most }, dark);
-  const map = heatMap({ ...host(), identity: () => now.identity, tiles: (...asked) => host().tiles(...asked), exact: (...asked) => host().exact(...asked) }, does);
+  const map = new HeatMap(
+    {
+      ...host(), identity: () => now.identity, tiles: (...asked) => host().tiles(...asked),
+      exact: (...asked) => host().exact(...asked),
+    },
+    does,
+  );
   return {
     element: map.element,
-    close: map.close,
+    close: () => map.close(),
     /** @param {Numbers} next */
     show(next) {
       now = next;
       const { rows, cols, signed, palette, what, axes, rowLabel, colLabel } = next;
       map.element.classList.toggle("small", rows * cols <= 400);
-      map.show({ name: does.label, index: [], rows, cols, code: "lin8", pool: "absmax", palette: signed ? "diverging" : palette, spread: "linear", signed, causal: false, what, axes, rowLabel, colLabel });
+      map.show({
+        name: does.label, index: [], rows, cols, code: "lin8", pool: "absmax", palette: signed ? "diverging" : palette,
+        spread: "linear", signed, causal: false, what, axes, rowLabel, colLabel,
+      });
     },
   };
 }

@@ -8,24 +8,25 @@ import { joiner, piece, readable, spoken } from "./text.js";
 
 /**
  * What heads do, on the average over the rows that have such a place; null where there is none.
- * @typedef {{entropy: number | null, previous: number | null, current: number | null, first: number | null, duplicate: number | null,
- *   induction: number | null, distance: number | null, max: number | null,
+ * @typedef {{entropy: number | null, previous: number | null, current: number | null, first: number | null,
+ *   duplicate: number | null, induction: number | null, distance: number | null, max: number | null,
  *   kind: {score: string, name: string, value: number} | null}} HeadScores
  */
 
 /** @typedef {{layer: number, norms: Record<string, number[]>, heads: HeadScores[], thumbnails: Uint8Array}} Layer */
 
 /**
- * What was expected after a token (of an encoder: in its place): the likeliest as [id, text, probability], and of the token that
- * stands there its logarithm and rank.
- * @typedef {{top: [number, string, number][], entropy: number, target: number | null, logprob: number | null, rank: number | null,
- *   logit: number | null, lse: number}} Prediction
+ * What was expected after a token (of an encoder: in its place): the likeliest as [id, text, probability], and of the
+ * token that stands there its logarithm and rank.
+ * @typedef {{top: [number, string, number][], entropy: number, target: number | null, logprob: number | null,
+ *   rank: number | null, logit: number | null, lse: number}} Prediction
  */
 
 /**
  * @typedef {object} Run
  * @property {string} id
- * @property {{id: number, piece: Piece, text: string, shown: string}[]} tokens `text`: on one line, with marks; `shown`: what it adds to the text
+ * @property {{id: number, piece: Piece, text: string, shown: string}[]} tokens `text`: on one line, with marks;
+ *   `shown`: what it adds to the text
  * @property {number} side of a thumbnail
  * @property {number} namedFrom tokens from which on a head can have a name
  * @property {number} depth how many layers there will be
@@ -53,12 +54,16 @@ import { joiner, piece, readable, spoken } from "./text.js";
 export function runPrompt(source, body, changed, signal) {
   /** @type {Run} */
   const run = {
-    id: "", tokens: [], side: 0, namedFrom: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [], loss: null, counted: 0, ms: null, done: false, stopped: false, trouble: null,
+    id: "", tokens: [], side: 0, namedFrom: 0, depth: 0, heads: 0, dropped: 0, ahead: 1, layers: [], predictions: [],
+    loss: null, counted: 0, ms: null, done: false, stopped: false, trouble: null,
   };
   const join = joiner();
   const hear = (/** @type {any} */ event) => {
     if (event.event === "start") {
-      Object.assign(run, { id: event.id, side: event.side, namedFrom: event.named_from, depth: event.layers, heads: event.heads, dropped: event.dropped ?? 0, ahead: event.causal === false ? 0 : 1 });
+      Object.assign(run, {
+        id: event.id, side: event.side, namedFrom: event.named_from, depth: event.layers, heads: event.heads,
+        dropped: event.dropped ?? 0, ahead: event.causal === false ? 0 : 1,
+      });
       run.tokens = event.tokens.map((/** @type {any} */ token) => {
         const own = piece(token.text, [...bytesOf(token.bytes ?? "")]);
         return { id: token.id, piece: own, text: onOneLine(own), shown: join(own) };
@@ -66,7 +71,8 @@ export function runPrompt(source, body, changed, signal) {
     } else if (event.event === "layer") {
       run.layers[event.layer] = { ...event, thumbnails: bytesOf(event.thumbnails) };
     } else if (event.event === "predictions") {
-      event.rows.forEach((/** @type {Prediction} */ row, /** @type {number} */ n) => (run.predictions[event.from + n] = row));
+      event.rows.forEach((/** @type {Prediction} */ row, /** @type {number} */ n) =>
+        (run.predictions[event.from + n] = row));
     } else if (event.event === "done") {
       Object.assign(run, { loss: event.loss, counted: event.counted, ms: event.ms, done: true });
     }
@@ -92,7 +98,10 @@ export function bytesOf(text) {
 export function onOneLine(own) {
   if (own.text === null) return spoken(own);
   const signs = new Map([[" ", "␣"], ["\n", "↵"], ["\t", "⇥"]]);
-  const parts = [...own.text].map((character) => signs.get(character) ?? readable(character, false).map((part) => (typeof part === "string" ? part : part.textContent)).join(""));
+  const parts = [...own.text].map(
+    (character) => signs.get(character) ??
+      readable(character, false).map((part) => (typeof part === "string" ? part : part.textContent)).join(""),
+  );
   return parts.join("") || "∅";
 }
 
@@ -101,7 +110,11 @@ export function onOneLine(own) {
  * @param {Run} run
  * @param {string} what
  */
-export const awaited = (run, what) => (run.stopped ? `The run was stopped after ${run.layers.length} of ${plural(run.depth, "layer")}; ${what} needs the last one. Run it again.` : `The run is at ${run.layers.length} of ${plural(run.depth, "layer")}; ${what} comes after the last one.`);
+export function awaited({ stopped, layers, depth }, what) {
+  const count = `${layers.length} of ${plural(depth, "layer")}`;
+  if (!stopped) return `The run is at ${count}; ${what} comes after the last one.`;
+  return `The run was stopped after ${count}; ${what} needs the last one. Run it again.`;
+}
 
 /** What was expected where a token stands. @param {Run} run @param {number} position */
 export const expectedAt = (run, position) => run.predictions[position - run.ahead];

@@ -1,5 +1,5 @@
-// A table as the documents print theirs, and `limpid inspect --tensor`: six digits, and of many rows and columns the first and
-// the last.
+// A table as the documents print theirs, and `limpid inspect --tensor`: six digits, and of many rows and columns the
+// first and the last.
 import { figure } from "./dom.js";
 
 /** What is left out. */
@@ -13,12 +13,14 @@ const GAP = "...";
  * @returns {(number | null)[]}
  */
 export function someOf(count, most, edge) {
-  const upTo = (/** @type {number} */ from, /** @type {number} */ to) => Array.from({ length: to - from }, (_, n) => from + n);
+  const upTo = (/** @type {number} */ from, /** @type {number} */ to) =>
+    Array.from({ length: to - from }, (_, n) => from + n);
   return count <= most ? upTo(0, count) : [...upTo(0, edge), null, ...upTo(count - edge, count)];
 }
 
 /**
- * A number of four bytes with so many digits after the point, as the terminal writes it: what lies halfway goes to the even digit.
+ * A number of four bytes with so many digits after the point, as the terminal writes it: what lies halfway goes to the
+ * even digit.
  * @param {number} value
  * @param {number} digits
  */
@@ -46,7 +48,8 @@ function runsOf(places) {
 /**
  * @param {number} rows
  * @param {number} cols
- * @param {(rows: [number, number], cols: [number, number]) => Promise<(number | string)[]>} ask for a part of the numbers
+ * @param {(rows: [number, number], cols: [number, number]) => Promise<(number | string)[]>} ask for a part of the
+ *   numbers
  */
 export async function seedTable(rows, cols, ask) {
   const [down, across] = [someOf(rows, 60, 5), someOf(cols, 20, 10)];
@@ -55,12 +58,22 @@ export async function seedTable(rows, cols, ask) {
   for (const [r0, r1] of runsOf(down)) {
     for (const [c0, c1] of runsOf(across)) {
       const values = await ask([r0, r1], [c0, c1]);
-      values.forEach((value, n) => cells.set(`${r0 + Math.floor(n / (c1 - c0))},${c0 + (n % (c1 - c0))}`, typeof value === "string" ? value : fixed(value, 6)));
+      values.forEach(
+        (value, n) => cells.set(
+          `${r0 + Math.floor(n / (c1 - c0))},${c0 + (n % (c1 - c0))}`,
+          typeof value === "string" ? value : fixed(value, 6),
+        ),
+      );
     }
   }
-  const columns = across.map((c) => [c === null ? GAP : `${c}`, ...down.map((r) => (r === null || c === null ? GAP : (cells.get(`${r},${c}`) ?? "")))]);
+  const columns = across.map((c) => [c === null ? GAP : `${c}`, ...down.map((r) =>
+    (r === null || c === null ? GAP : (cells.get(`${r},${c}`) ?? "")))]);
   const labels = ["", ...down.map((r) => (r === null ? GAP : `${r}`))];
   const widest = (/** @type {string[]} */ words) => Math.max(...words.map((word) => word.length));
-  const lines = labels.map((label, n) => [label.padEnd(widest(labels)), ...columns.map((words) => (words[n] ?? "").padStart(widest(words)))].join("  ").trimEnd());
+  const lines = labels.map(
+    (label, n) => [
+      label.padEnd(widest(labels)), ...columns.map((words) => (words[n] ?? "").padStart(widest(words))),
+    ].join("  ").trimEnd(),
+  );
   return `${lines.join("\n")}\n\n[${figure(rows, 0)} rows x ${figure(cols, 0)} columns]\n`;
 }

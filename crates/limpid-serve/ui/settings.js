@@ -1,5 +1,6 @@
-// How answers are drawn. Fields stay as they were typed: what is no number is marked, what is out of range the server says.
-import { keep, kept, make } from "./dom.js";
+// How answers are drawn. Fields stay as they were typed: what is no number is marked, what is out of range the server
+// says.
+import { div, keep, kept, make, on, remark } from "./dom.js";
 
 /** @typedef {import("./source.js").Typed} Typed */
 
@@ -26,13 +27,15 @@ export function settingsForm(form) {
       id: name, name, placeholder: empty, inputmode: "decimal", autocomplete: "off", spellcheck: "false", ...number,
     });
     input.value = kept(name);
-    form.append(make("div", { class: "field" }, make("label", { for: name }, label), input));
+    form.append(div("field", make("label", { for: name }, label), input));
     return input;
   });
-  form.append(make("p", { class: "note" }, "At temperature 0 the likeliest token is taken. The same seed gives the same answer, byte for byte."));
+  form.append(
+    remark("At temperature 0 the likeliest token is taken. The same seed gives the same answer, byte for byte."),
+  );
   form.append(make("button", { type: "reset", class: "quiet" }, "Clear the fields"));
-  form.addEventListener("input", () => inputs.forEach(({ name, value }) => keep(name, value)));
-  form.addEventListener("reset", () => inputs.forEach(({ name }) => keep(name, "")));
-  form.addEventListener("submit", (event) => event.preventDefault());
+  on(form, "input", () => inputs.forEach(({ name, value }) => keep(name, value)));
+  on(form, "reset", () => inputs.forEach(({ name }) => keep(name, "")));
+  on(form, "submit", (event) => event.preventDefault());
   return () => Object.fromEntries(inputs.map(({ name, value }) => [name, value]));
 }

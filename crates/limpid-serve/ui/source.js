@@ -4,15 +4,16 @@ import { piece } from "./text.js";
 /** @typedef {import("./text.js").Piece} Piece */
 
 /**
- * A token of a text. Probabilities are natural logarithms, before temperature, penalties and cuts; `logProb` is null for
- * the first token of a text. `top` has the likeliest tokens at this place, the likeliest first.
+ * A token of a text. Probabilities are natural logarithms, before temperature, penalties and cuts; `logProb` is null
+ * for the first token of a text. `top` has the likeliest tokens at this place, the likeliest first.
  * @typedef {{piece: Piece, logProb: number | null, top: {piece: Piece, logProb: number}[]}} Token
  */
 
 /**
- * A part of an answer: its text, its tokens (not always in step: what may be a stop text is held back); from the last part
- * that knows it, why it ended, which weights it is of, and the seed of its draws.
- * @typedef {{text: string, tokens: Token[], finish: string | null, fingerprint: string | null, seed: string | null}} Part
+ * A part of an answer: its text, its tokens (not always in step: what may be a stop text is held back); from the last
+ * part that knows it, why it ended, which weights it is of, and the seed of its draws.
+ * @typedef {{text: string, tokens: Token[], finish: string | null, fingerprint: string | null,
+ *   seed: string | null}} Part
  */
 
 /** @typedef {{role: "system" | "user" | "assistant", content: string}} Message */
@@ -28,8 +29,8 @@ import { piece } from "./text.js";
  */
 
 /**
- * Settings of a request as they were typed, by their names in OpenAI's protocol. Numbers stay as they were typed, whatever
- * their size; the server says what is wrong with them.
+ * Settings of a request as they were typed, by their names in OpenAI's protocol. Numbers stay as they were typed,
+ * whatever their size; the server says what is wrong with them.
  * @typedef {Record<string, string>} Typed
  */
 
@@ -37,7 +38,8 @@ import { piece } from "./text.js";
  * @typedef {object} Source
  * @property {() => Promise<Model>} model
  * @property {(prompt: string) => Promise<{count: number, context: number}>} count the tokens of a prompt
- * @property {(messages: Message[]) => Promise<string>} written the text that the model is given for them, up to where its answer begins
+ * @property {(messages: Message[]) => Promise<string>} written the text that the model is given for them, up to where
+ *   its answer begins
  * @property {(messages: Message[]) => Promise<Trouble | null>} unfit why messages cannot be said, if they cannot
  * @property {(messages: Message[], typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} chat
  * @property {(prompt: string, echo: boolean, typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} complete
@@ -84,12 +86,15 @@ export function network(key) {
     if (body !== null) headers["content-type"] = "application/json";
     let response;
     try {
-      response = await fetch(path, { method: body === null ? "GET" : "POST", headers, body, signal, cache: "no-store" });
+      response =
+        await fetch(path, { method: body === null ? "GET" : "POST", headers, body, signal, cache: "no-store" });
     } catch (fault) {
       throw unreachable(fault);
     }
     if (response.ok) return response;
-    if (response.status === 401 && key()) throw new Trouble("That key was not accepted.", { status: 401, code: "invalid_api_key" });
+    if (response.status === 401 && key()) {
+      throw new Trouble("That key was not accepted.", { status: 401, code: "invalid_api_key" });
+    }
     throw refusal(await response.text(), response.status, response.headers.get("x-request-id"));
   };
 }

@@ -1,16 +1,19 @@
-// A text as a row of tokens, tinted by surprise. To a screen reader it is a list to walk through, beside the plain text.
+// A text as a row of tokens, tinted by surprise. To a screen reader it is a list to walk through, beside the plain
+// text.
 import { make } from "./dom.js";
 import { explain, surprise } from "./hover.js";
 import { joiner, readable, softly, spoken } from "./text.js";
 
 /** @typedef {import("./source.js").Token} Token */
+/** @typedef {import("./text.js").Piece} Piece */
 
 /** Nats from which the tint is full: a probability of 0.7 %. The legend in index.html says so. */
 const FULL = 5;
 
 /**
  * What can be done at a place of a text: the text before it is known there.
- * @typedef {{why: (before: string, piece: import("./text.js").Piece) => void, take: (before: string, piece: import("./text.js").Piece) => void, drawn: string}} Branches
+ * @typedef {{why: (before: string, piece: Piece) => void, take: (before: string, piece: Piece) => void,
+ *   drawn: string}} Branches
  */
 
 /**
@@ -51,7 +54,12 @@ export function tokenStrip(name, branches) {
         const nats = surprise(token);
         if (nats !== null) span.style.setProperty("--surprise", `${Math.min(1, nats / FULL)}`);
         const before = whole;
-        explain(span, token, branches && { why: (own) => branches.why(before, own), take: (own) => branches.take(before, own), drawn: branches.drawn });
+        explain(
+          span, token,
+          branches && {
+            why: (own) => branches.why(before, own), take: (own) => branches.take(before, own), drawn: branches.drawn,
+          },
+        );
         whole += text;
         tokens.push(token);
         places.push({ span, from: length });
@@ -59,7 +67,7 @@ export function tokenStrip(name, branches) {
         if (first) {
           // only now: a list without entries is none
           element.setAttribute("role", "listbox");
-          element.setAttribute("aria-label", `Tokens of ${name}: move with the arrow keys`);
+          element.ariaLabel = `Tokens of ${name}: move with the arrow keys`;
           element.setAttribute("aria-orientation", "horizontal");
         }
         element.append(span);

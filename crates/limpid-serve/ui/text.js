@@ -39,7 +39,10 @@ export function readable(text, lines) {
   return parts;
 }
 
-/** The class of a token that begins with a blank before a word: where it ends a line, the blank is not painted. @param {string} text */
+/**
+ * The class of a token that begins with a blank before a word: where it ends a line, the blank is not painted.
+ * @param {string} text
+ */
 export const softly = (text) => (/^ \S/.test(text) ? " soft" : "");
 
 /**
@@ -97,7 +100,8 @@ const BYTES = /^bytes:((?:\\x[0-9a-fA-F]{2})+)$/;
 export function piece(written, bytes = null) {
   const escaped = BYTES.exec(written);
   if (!bytes?.length && !escaped) return { text: written, bytes: [...new TextEncoder().encode(written)] };
-  const all = bytes?.length ? bytes : (escaped?.[1] ?? "").split("\\x").slice(1).map((byte) => Number.parseInt(byte, 16));
+  const all =
+    bytes?.length ? bytes : (escaped?.[1] ?? "").split("\\x").slice(1).map((byte) => Number.parseInt(byte, 16));
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(all));
     return { text, bytes: all };
@@ -115,8 +119,12 @@ export function joiner() {
   return ({ bytes }) => decoder.decode(Uint8Array.from(bytes), { stream: true });
 }
 
-/** A letter with what stands below or above it, as plain text writes it: `W_e`, `A_s^M`, `x_{t+1}`; behind a word only in braces. */
-const INDEXED = /(?<![\p{L}_])(\p{L}\p{M}*[₀-₉′]*)((?:[_^](?:\{[^{}]*\}|[\p{Lu}\p{Ll}\d]+(?:-\p{L}+)?))+)|()((?:[_^]\{[^{}]*\})+)/gu;
+/**
+ * A letter with what stands below or above it, as plain text writes it: `W_e`, `A_s^M`, `x_{t+1}`; behind a word only
+ * in braces.
+ */
+const INDEXED =
+  /(?<![\p{L}_])(\p{L}\p{M}*[₀-₉′]*)((?:[_^](?:\{[^{}]*\}|[\p{Lu}\p{Ll}\d]+(?:-\p{L}+)?))+)|()((?:[_^]\{[^{}]*\})+)/gu;
 
 /**
  * A formula of one line of text, with its indices below and above.
@@ -129,7 +137,9 @@ export function formulaOf(text) {
   let from = 0;
   for (const found of text.matchAll(INDEXED)) {
     parts.push(text.slice(from, found.index), found[1] ?? "");
-    for (const [, sign, braced, word] of (found[2] ?? found[4] ?? "").matchAll(/([_^])(?:\{([^{}]*)\}|([^_^]+))/gu)) parts.push(make(sign === "_" ? "sub" : "sup", {}, braced ?? word ?? ""));
+    for (const [, sign, braced, word] of (found[2] ?? found[4] ?? "").matchAll(/([_^])(?:\{([^{}]*)\}|([^_^]+))/gu)) {
+      parts.push(make(sign === "_" ? "sub" : "sup", {}, braced ?? word ?? ""));
+    }
     from = found.index + found[0].length;
   }
   return [...parts, text.slice(from)].filter((part) => part !== "");

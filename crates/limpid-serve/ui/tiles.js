@@ -1,4 +1,5 @@
-// Tiles: pieces of a matrix of at most 256 x 256 cells, as the server sends them, and the memory for those that were seen.
+// Tiles: pieces of a matrix of at most 256 x 256 cells, as the server sends them, and the memory for those that were
+// seen.
 // A byte is a code, not a number: it says a number well enough for a colour. What is written as a number is asked for.
 
 /**
@@ -38,7 +39,9 @@ export async function* frames(bytes) {
     rest = joined;
     while (rest.length >= HEADER) {
       const length = new DataView(rest.buffer, rest.byteOffset).getUint32(4, true);
-      if (String.fromCharCode(...rest.subarray(0, 4)) !== "LTL1" || length < HEADER) throw new Error("the answer is not a tile");
+      if (String.fromCharCode(...rest.subarray(0, 4)) !== "LTL1" || length < HEADER) {
+        throw new Error("the answer is not a tile");
+      }
       if (rest.length < length) break;
       yield tileIn(rest.slice(0, length));
       rest = rest.subarray(length);
@@ -57,9 +60,11 @@ function tileIn(frame) {
   const f32 = (/** @type {number} */ at) => view.getFloat32(at, true);
   const [code, flags, level] = [view.getUint8(12), view.getUint8(14), view.getUint8(15)];
   const [rows, cols] = [u32(16), u32(20)];
-  const data = code === 0 ? new Float32Array(frame.buffer, HEADER, rows * cols) : frame.subarray(HEADER, HEADER + rows * cols);
+  const data =
+    code === 0 ? new Float32Array(frame.buffer, HEADER, rows * cols) : frame.subarray(HEADER, HEADER + rows * cols);
   return {
-    index: u32(8), code, level, infinite: (flags & 2) !== 0, masked: (flags & 4) !== 0, rows, cols, row0: u32(24), col0: u32(28),
+    index: u32(8), code, level, infinite: (flags & 2) !== 0, masked: (flags & 4) !== 0, rows, cols, row0: u32(24),
+    col0: u32(28),
     low: f32(40), high: f32(44), min: f32(48), max: f32(52), data,
   };
 }

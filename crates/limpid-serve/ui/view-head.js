@@ -1,16 +1,19 @@
-// One head: scores before the mask, scores after it, and the weights that come of them, each a picture of its own; beside it,
-// what the chosen token looks at, exactly.
-import { button, make, short } from "./dom.js";
-import { heatMap } from "./heat.js";
+// One head: scores before the mask, scores after it, and the weights that come of them, each a picture of its own;
+// beside it, what the chosen token looks at, exactly.
+import { button, dim, div, fill, make, remark, short } from "./dom.js";
+import { HeatMap } from "./heat.js";
 import { kindOf } from "./heads.js";
 import { barTable, factList, headNumbers, whyLink } from "./numbers.js";
 import { awaited } from "./runs.js";
 import { spelled } from "./text.js";
+import { OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
-/** @type {import("./glass.js").View} */
-export const viewOfHead = { id: "head", title: "One head", about: "Where does one head look, and why there?", open: headView,
+/** @type {import("./view.js").View} */
+export const viewOfHead = {
+  id: "head", title: "One head", about: "Where does one head look, and why there?",
+  open: (glass) => new HeadView(glass),
   needs: ({ l, h }) => [`tiles/blocks.${l ?? 0}.attn.hook_pattern 0,${h ?? 0} log8`],
 };
 
@@ -24,141 +27,187 @@ const STAGES = [
 /** Rows of the list of what is looked at. */
 const LISTED = 12;
 
-/** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function headView(glass) {
-  const layer = () => Math.min(glass.state().l ?? 0, glass.run().depth - 1);
-  const head = () => Math.min(glass.state().h ?? 0, glass.run().heads - 1);
-  const stage = () => STAGES.find(({ id }) => id === glass.state().s) ?? /** @type {typeof STAGES[0]} */ (STAGES[2]);
-  const name = (/** @type {string} */ tensor) => `blocks.${layer()}.attn.${tensor}`;
-  const title = make("h2", {});
-  const stages = make("div", { class: "segments", role: "group", "aria-label": "Stage" }, ...STAGES.map(({ id, title: word }) => button(word, () => glass.go({ s: id }), { "data-stage": id })));
-  const turn = (/** @type {"l" | "h"} */ which, /** @type {number} */ by) => {
-    const most = which === "l" ? glass.run().depth : glass.run().heads;
-    glass.go({ [which]: ((which === "l" ? layer() : head()) + by + most) % most });
-  };
-  const steps = make(
-    "div", { class: "steps", role: "group", "aria-label": "Layer and head" },
-    button("‹", () => turn("l", -1), { "aria-label": "Previous layer", title: "Previous layer ([)" }), make("span", {}, "layer"), button("›", () => turn("l", 1), { "aria-label": "Next layer", title: "Next layer (])" }),
-    button("‹", () => turn("h", -1), { "aria-label": "Previous head", title: "Previous head ({)" }), make("span", {}, "head"), button("›", () => turn("h", 1), { "aria-label": "Next head", title: "Next head (})" }),
+class HeadView extends OpenView {
+  title = make("h2");
+  stages = make(
+    "div", { class: "segments", role: "group", "aria-label": "Stage" },
+    ...STAGES.map(({ id, title }) => button(title, () => this.glass.go({ s: id }), { "data-stage": id })),
   );
-  const look = glass.lookTools("all");
-  const soon = make("p", { class: "hint" });
-  const numbers = make("div", { class: "stack" });
-  const heat = heatMap(glass.heat, {
+  steps = make(
+    "div", { class: "steps", role: "group", "aria-label": "Layer and head" }, ...this.stepButtons("l"),
+    ...this.stepButtons("h"),
+  );
+  look = this.glass.lookTools("all");
+  soon = make("p", { class: "hint" });
+  heat = new HeatMap(this.glass.heat, {
     label: "Attention: rows look, columns are looked at",
-    at: () => [glass.q(), key()],
-    choose: (q, k) => glass.go({ q, k }),
-    words: (q, k, value) => `${q} ${glass.label(q)} → ${k} ${glass.label(k)}: ${value}${place(q, k)}`,
+    at: () => [this.q, this.k],
+    choose: (q, k) => this.glass.go({ q, k }),
+    words: (q, k, value) =>
+      `${q} ${this.glass.label(q)} → ${k} ${this.glass.label(k)}: ${value}${this.rankInWords(q, k)}`,
   });
-  const element = make("div", { class: "head" }, make("div", { class: "tools" }, title, steps, stages, look), soon, heat.element);
+  element = div("head", div("tools", this.title, this.steps, this.stages, this.look), this.soon, this.heat.element);
   /** The rows of the chosen token, exactly, one for each stage. @type {{key: string, rows: number[][]} | null} */
-  let known = null;
-  let asked = "";
+  known = null;
+  /** Names the rows that were asked for last. */
+  rowsAsked = "";
+  keys = {
+    m: () => this.glass.go({ s: STAGES[(STAGES.indexOf(this.stage) + 1) % STAGES.length]?.id ?? "weights" }),
+    p: () => this.heat.pin(),
+  };
 
-  /** Which of its row a weight is, where that is known. @param {number} q @param {number} k */
-  function place(q, k) {
-    const rows = known?.key === rowKey() && q === glass.q() ? known.rows : undefined;
-    const [seen, row] = [rows?.[1], rows?.[2]];
-    const own = row?.[k];
-    if (!row || !seen || own === undefined || seen[k] === -Infinity || stage().id !== "weights" || glass.other() || (glass.model.causal && k > q)) return "";
-    const rank = row.filter((value) => value > own).length + 1;
-    const count = seen.filter((score) => score !== -Infinity).length;
-    return `, ${rank === 1 ? "largest" : rank === 2 ? "second largest" : rank === 3 ? "third largest" : `number ${rank}`} of ${count}`;
+  get stage() {
+    return STAGES.find(({ id }) => id === this.state.s) ?? /** @type {typeof STAGES[0]} */ (STAGES[2]);
+  }
+
+  /** Names the rows of the chosen token. */
+  get key() {
+    return `${this.run.id} ${this.other?.id ?? ""} ${this.glass.layer} ${this.glass.head} ${this.q}`;
+  }
+
+  /** The scores, the masked scores and the weights of the chosen token, where they are known. */
+  get rows() {
+    return this.known?.key === this.key ? this.known.rows : null;
   }
 
   /** The token that is looked at: the chosen one, else the one that is looked at most. */
-  function key() {
-    const row = glass.state().k === null && known?.key === rowKey() ? known.rows[2] : undefined;
-    return row ? row.reduce((best, value, n) => (value > (row[best] ?? -Infinity) ? n : best), 0) : glass.k();
+  get k() {
+    const weights = this.state.k === null ? this.rows?.[2] : undefined;
+    return weights
+      ? weights.reduce((most, weight, n) => (weight > (weights[most] ?? -Infinity) ? n : most), 0)
+      : this.glass.k;
   }
 
-  const rowKey = () => `${glass.run().id} ${glass.other()?.id ?? ""} ${layer()} ${head()} ${glass.q()}`;
+  /** @param {string} tensor */
+  name(tensor) {
+    return `blocks.${this.glass.layer}.attn.${tensor}`;
+  }
 
-  async function ask() {
-    const wanted = rowKey();
-    if (asked === wanted || !glass.run().done) return;
-    asked = wanted;
-    const at = `0,${head()},${glass.q()},*`;
+  /** Which of its row a weight is, where that is known. @param {number} q @param {number} k */
+  rankInWords(q, k) {
+    const [, scores = [], weights = []] = (q === this.q && this.rows) || [];
+    const weight = weights[k];
+    const isHidden = scores[k] === -Infinity || (this.model.causal && k > q);
+    if (weight === undefined || isHidden || this.stage.id !== "weights" || this.other) return "";
+    const rank = weights.filter((value) => value > weight).length + 1;
+    const words = ["largest", "second largest", "third largest"][rank - 1] ?? `number ${rank}`;
+    return `, ${words} of ${scores.filter((score) => score !== -Infinity).length}`;
+  }
+
+  async askRows() {
+    const { key, glass } = this;
+    if (this.rowsAsked === key) return;
+    this.rowsAsked = key;
+    const row = `0,${glass.head},${this.q},*`;
     try {
-      const answers = await Promise.all(STAGES.map(({ tensor }) => glass.tensor(name(tensor), at, glass.other() !== null)));
-      if (wanted !== rowKey()) return;
-      known = { key: wanted, rows: answers.map(({ values }) => values.map((/** @type {any} */ value) => (typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value))) };
+      const answers = await Promise.all(STAGES.map(({ tensor }) => glass.tensor(this.name(tensor), row)));
+      if (key !== this.key) return;
+      const number = (/** @type {any} */ value) =>
+        typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value;
+      this.known = { key, rows: answers.map(({ values }) => values.map(number)) };
       glass.go({}); // the shades and the list are known now
     } catch {
-      asked = ""; // the picture says what is wrong
+      this.rowsAsked = ""; // the picture says what is wrong
     }
   }
 
-  function figures() {
-    const run = glass.run();
-    const [q, k] = [glass.q(), key()];
-    const [looks, seen] = [run.tokens[q], run.tokens[k]];
-    if (!looks || !seen) return;
-    const rows = known?.key === rowKey() ? known.rows : null;
-    /** @type {(HTMLElement | string)[]} */
-    const parts = [make("h2", {}, spelled(looks.piece), make("span", { class: "dim" }, " looks at "), spelled(seen.piece))];
-    if (rows) {
-      const [score, masked, weight] = rows.map((row) => row[k]);
-      const hidden = masked === -Infinity;
-      parts.push(factList([
-        ["score", short(score, 6)], ["after the mask", hidden ? "−∞ (hidden)" : short(masked, 6)], ["weight", hidden ? "0" : short(weight, 6)],
-      ]));
-      parts.push(whyLink(glass, name(stage().tensor), [0, head(), q, k]));
-      const weights = (rows[2] ?? []).map((value, n) => ({ value: Number.isFinite(value) ? value : 0, n }));
-      const top = [...weights].sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, LISTED).filter(({ value }) => value !== 0);
-      const list = top.map(({ value, n }) => ({
-        name: make("span", {}, make("span", { class: "dim" }, `${n} `), spelled(/** @type {any} */ (run.tokens[n]).piece)), value, text: short(value, 4), chosen: n === k, link: glass.link({ k: n }),
-      }));
-      const sum = weights.reduce((all, { value }) => all + value, 0);
-      const rest = sum - top.reduce((all, { value }) => all + value, 0);
-      if (Math.abs(rest) > 5e-5) list.push({ name: make("span", {}, `${weights.filter(({ value }) => value !== 0).length - top.length} others`), value: rest, text: short(rest, 4), chosen: false, link: "" });
-      if (list.length === 0) parts.push(make("p", { class: "note" }, "No weight of its row differs."));
-      else parts.push(barTable(glass.other() ? "Weights of its row, minus the other’s" : "Weights of its row", list, glass.other() ? undefined : 1), make("p", { class: "sum" }, `sum ${sum.toFixed(4)}`));
-    }
-    parts.push(headNumbers(glass, layer(), head(), null));
-    numbers.replaceChildren(...parts);
+  drawNumbers() {
+    const { glass, run, q, k, rows } = this;
+    const [from, to] = [run.tokens[q], run.tokens[k]];
+    if (!from || !to) return;
+    fill(
+      this.numbers, make("h2", spelled(from.piece), dim(" looks at "), spelled(to.piece)),
+      ...(rows ? this.rowNumbers(rows) : []),
+      headNumbers(glass, glass.layer, glass.head, null),
+    );
   }
 
-  return {
-    element,
-    numbers,
-    update() {
-      const run = glass.run();
-      const scores = run.layers[layer()]?.heads[head()];
-      const kind = scores ? kindOf(scores) : null;
-      title.replaceChildren(`Layer ${layer()}, head ${head()}`, ...(kind ? [make("span", { class: "dim" }, ` ${kind.name} ${kind.value.toFixed(2)}`)] : []));
-      for (const one of stages.querySelectorAll("button")) one.setAttribute("aria-pressed", `${one.dataset["stage"] === stage().id}`);
-      const weights = stage().id === "weights";
-      const { palette, spread } = glass.look();
-      const less = glass.other() !== null;
-      const count = run.tokens.length;
-      element.dataset["stage"] = stage().id;
-      look.hidden = !weights || less;
-      const ready = run.done && (!less || glass.other()?.done === true);
-      soon.textContent = awaited(run, "the picture");
-      soon.hidden = ready || run.trouble !== null;
-      heat.element.hidden = !ready;
-      if (ready) {
-        heat.show({
-          name: name(stage().tensor), index: [0, head()], rows: count, cols: count,
-          code: weights && !less ? "log8" : less ? "slog8" : "lin8", pool: weights && !less ? "max" : "absmax",
-          palette: weights && !less ? palette : "diverging", spread: weights ? spread : "linear", signed: !weights || less,
-          causal: glass.model.causal && stage().id !== "scores", what: `${less ? "difference of the " : ""}${stage().what}`,
-          axes: ["looks", "is looked at"], rowLabel: glass.label, colLabel: glass.label,
-        });
-        ask();
-      }
-      figures();
-    },
-    close: heat.close,
-    shade() {
-      const row = known?.key === rowKey() ? known.rows[2] : undefined;
-      if (!row) return null;
-      const most = Math.max(...row.map((value) => (Number.isFinite(value) ? Math.abs(value) : 0)), 1e-30);
-      const shades = row.map((value, n) => (glass.model.causal && n > glass.q() ? null : Math.sqrt(Math.abs(Number.isFinite(value) ? value : 0) / most)));
-      return { shades, kind: "weight", words: `Shade: how much ${glass.other() ? "more or less " : ""}token ${glass.q()} looks at each, up to ${most < 1e-9 ? 0 : short(most, 3)}` };
-    },
-    tensor: () => ({ name: name(stage().tensor), at: [0, head(), glass.q(), key()] }),
-    keys: { m: () => glass.go({ s: STAGES[(STAGES.indexOf(stage()) + 1) % 3]?.id ?? "weights" }), p: heat.pin },
-  };
+  /** @param {number[][]} rows */
+  rowNumbers(rows) {
+    const { glass, run, q, k, other } = this;
+    const [score, masked, weight] = rows.map((row) => row[k]);
+    const isHidden = masked === -Infinity;
+    const facts = factList([
+      ["score", short(score, 6)], ["after the mask", isHidden ? "−∞ (hidden)" : short(masked, 6)],
+      ["weight", isHidden ? "0" : short(weight, 6)],
+    ]);
+    const why = whyLink(glass, this.name(this.stage.tensor), [0, glass.head, q, k]);
+    const weights = (rows[2] ?? []).map((value, n) => ({ value: Number.isFinite(value) ? value : 0, n }));
+    const present = weights.filter(({ value }) => value !== 0);
+    const top = present.toSorted((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, LISTED);
+    if (top.length === 0) return [facts, why, remark("No weight of its row differs.")];
+    const list = top.map(({ value, n }) => {
+      const name = make("span", dim(`${n} `), spelled(/** @type {any} */ (run.tokens[n]).piece));
+      return { name, value, text: short(value, 4), chosen: n === k, link: glass.link({ k: n }) };
+    });
+    const total = (/** @type {{value: number}[]} */ some) => some.reduce((sum, { value }) => sum + value, 0);
+    const rest = total(weights) - total(top);
+    if (Math.abs(rest) > 5e-5) {
+      const name = make("span", `${present.length - top.length} others`);
+      list.push({ name, value: rest, text: short(rest, 4), chosen: false, link: "" });
+    }
+    const table =
+      other ? barTable("Weights of its row, minus the other’s", list) : barTable("Weights of its row", list, 1);
+    return [facts, why, table, make("p", { class: "sum" }, `sum ${total(weights).toFixed(4)}`)];
+  }
+
+  update() {
+    const { run, other, glass, stage, heat } = this;
+    const scores = run.layers[glass.layer]?.heads[glass.head];
+    const kind = scores ? kindOf(scores) : null;
+    const name = kind ? [dim(` ${kind.name} ${kind.value.toFixed(2)}`)] : [];
+    fill(this.title, `Layer ${glass.layer}, head ${glass.head}`, ...name);
+    for (const each of this.stages.querySelectorAll("button")) {
+      each.ariaPressed = `${each.dataset["stage"] === stage.id}`;
+    }
+    this.element.dataset["stage"] = stage.id;
+    this.look.hidden = stage.id !== "weights" || other !== null;
+    const isReady = run.done && (!other || other.done);
+    this.soon.textContent = awaited(run, "the picture");
+    this.soon.hidden = isReady || run.trouble !== null;
+    heat.element.hidden = !isReady;
+    if (isReady) {
+      heat.show(this.picture());
+      this.askRows();
+    }
+    this.drawNumbers();
+  }
+
+  /** @returns {import("./heat.js").Picture} */
+  picture() {
+    const { glass, run, other, stage } = this;
+    const { palette, spread } = glass.look();
+    const isWeights = stage.id === "weights";
+    const isShare = isWeights && !other;
+    const count = run.tokens.length;
+    return {
+      name: this.name(stage.tensor), index: [0, glass.head], rows: count, cols: count,
+      code: isShare ? "log8" : other ? "slog8" : "lin8", pool: isShare ? "max" : "absmax",
+      palette: isShare ? palette : "diverging",
+      spread: isWeights ? spread : "linear", signed: !isShare, causal: this.model.causal && stage.id !== "scores",
+      what: `${other ? "difference of the " : ""}${stage.what}`, axes: ["looks", "is looked at"], rowLabel: glass.label,
+      colLabel: glass.label,
+    };
+  }
+
+  close() {
+    this.heat.close();
+  }
+
+  shade() {
+    const { rows, other, q } = this;
+    const sizes = rows?.[2]?.map((value) => (Number.isFinite(value) ? Math.abs(value) : 0));
+    if (!sizes) return null;
+    const most = Math.max(...sizes, 1e-30);
+    const shades = sizes.map((size, n) => (this.model.causal && n > q ? null : Math.sqrt(size / most)));
+    const range = `up to ${most < 1e-9 ? 0 : short(most, 3)}`;
+    return {
+      shades, kind: "weight",
+      words: `Shade: how much ${other ? "more or less " : ""}token ${q} looks at each, ${range}`,
+    };
+  }
+
+  tensor() {
+    return { name: this.name(this.stage.tensor), at: [0, this.glass.head, this.q, this.k] };
+  }
 }

@@ -1,45 +1,75 @@
-// The map: what the model does with the prompt, in one screen. Rows are layers: what each head looks at, how much attention
-// and MLP write, and how long each token's vector is after it.
+// The map: what the model does with the prompt, in one screen. Rows are layers: what each head looks at, how much
+// attention and MLP write, and how long each token's vector is after it.
 import { whyWord } from "./address.js";
-import { emptyCanvas, inks, make, plural, short, sizeCanvas } from "./dom.js";
+import { anchor, dim, div, emptyCanvas, fill, inks, make, on, plural, short, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
-import { drawHead, followHeads, headSheets, noHabit, rowHeight, kindOf, weightScale } from "./heads.js";
+import { DIFFERENCES, drawHead, followHeads, headSheets, kindOf } from "./heads.js";
+import { labelHeads, noHabit, rowHeight, weightScale } from "./heads.js";
 import { legendOf, palette } from "./colours.js";
-import { headNumbers, share100, signed, streamNumbers, tokenNumbers } from "./numbers.js";
+import { headNumbers, share100, signed, streamNumbers, tensorLink, tokenNumbers } from "./numbers.js";
 import { surpriseAt } from "./runs.js";
 import { piece, spelled } from "./text.js";
+import { OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
-/** @type {import("./glass.js").View} */
-export const viewOfMap = { id: "map", title: "Map", about: "What does the model do with this text?", open: mapView };
+/** @type {import("./view.js").View} */
+export const viewOfMap =
+  { id: "map", title: "Map", about: "What does the model do with this text?", open: (glass) => new MapView(glass) };
 
-/** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function mapView(glass) {
-  const sheetOf = headSheets();
-  const canvas = make("canvas", { "aria-hidden": "true" });
-  const frame = make("div", { class: "ladder" });
-  const reading = make("div", { class: "reading" });
-  const [above, below] = [make("p", { class: "flow" }), make("p", { class: "flow" })];
-  const numbers = make("div", { class: "stack" });
-  const legend = make("div", { class: "legend-of" });
-  const element = make("div", { class: "map" }, reading, above, frame, legend, below);
+class MapView extends OpenView {
+  sheetOf = headSheets();
+  canvas = make("canvas", { "aria-hidden": "true" });
+  frame = div("ladder");
+  reading = div("reading");
+  above = make("p", { class: "flow" });
+  below = make("p", { class: "flow" });
+  legend = div("legend-of");
+  element = div("map", this.reading, this.above, this.frame, this.legend, this.below);
   /** @type {{l: number, h: number} | null} */
-  let hovered = null;
-  let told = "";
-  const size = { thumb: 0, pitch: 0, row: 0, left: 40, top: 20, strip: 0, stripAt: 0 };
-  const chosen = () => /** @type {[number, number]} */ ([Math.min(glass.state().l ?? 0, glass.run().depth - 1), Math.min(glass.state().h ?? 0, glass.run().heads - 1)]);
+  hovered = null;
+  told = "";
+  size = { thumb: 0, pitch: 0, row: 0, left: 40, top: 20, strip: 0, stripAt: 0 };
 
-  const grid = liveGrid({
-    label: "Heads: rows are layers", size: () => [glass.run().depth, glass.run().heads], at: chosen,
-    move: (l, h) => glass.go({ l, h }),
-    open: () => glass.go({ v: "head", l: chosen()[0], h: chosen()[1] }, "new"),
-    words: (l, h) => headInWords(glass, l, h),
-  });
-  frame.append(canvas, grid.element);
+  /** @param {Glass} glass */
+  constructor(glass) {
+    super(glass);
+    const { frame } = this;
+    this.grid = liveGrid({
+      label: "Heads: rows are layers",
+      size: () => [this.run.depth, this.run.heads],
+      at: () => [glass.layer, glass.head],
+      move: (l, h) => glass.go({ l, h }),
+      open: () => glass.go({ v: "head", l: glass.layer, h: glass.head }, "new"),
+      words: (l, h) => headInWords(this.run, l, h),
+    });
+    frame.append(this.canvas, this.grid.element);
+    const headUnder = (/** @type {PointerEvent} */ event) => {
+      const { l, h } = this.under(event) ?? {};
+      return l === undefined || h === undefined ? null : { l, h };
+    };
+    followHeads(frame, headUnder, (head) => {
+      this.hovered = head;
+      this.draw();
+      this.drawNumbers();
+    });
+    on(frame, "pointermove", (event) => frame.classList.toggle("can", this.under(event) !== null));
+    on(frame, "click", (event) => {
+      const under = this.under(event);
+      if (!under) return;
+      const { l, h, q } = under;
+      if (h === undefined) return glass.go({ q: q ?? 0 });
+      // a first tap tells, a second opens; a mouse has told already
+      const isAgain = this.state.l === l && this.state.h === h;
+      if (isAgain || this.hovered) return glass.go({ v: "head", l, h }, "new");
+      glass.go({ l, h });
+    });
+    this.onResize(frame, () => this.layOut());
+  }
 
-  function layout() {
-    const { depth, heads } = glass.run();
+  layOut() {
+    const { size, frame } = this;
+    const { depth, heads } = this.run;
     const wide = frame.clientWidth;
     if (!wide || !heads) return;
     const strip = wide > 520 ? Math.max(200, wide * 0.3) : 0;
@@ -50,181 +80,189 @@ function mapView(glass) {
     size.row = size.pitch + (size.thumb > 34 ? 14 : 0);
     size.stripAt = size.left + size.pitch * heads + 18;
     size.strip = strip ? Math.min(wide - size.stripAt - 2, 560) : 0;
-    sizeCanvas(canvas, wide, size.top + size.row * depth + 2);
-    draw();
+    sizeCanvas(this.canvas, wide, size.top + size.row * depth + 2);
+    this.draw();
   }
 
-  function draw() {
-    const run = glass.run();
-    const context = size.thumb ? emptyCanvas(canvas) : null;
+  /** The length of each token's vector after a layer; with another run, by how much it is more. @param {number} l */
+  lengths(l) {
+    const theirs = this.other?.layers[l]?.norms["resid_post"];
+    const ours = this.run.layers[l]?.norms["resid_post"] ?? [];
+    return theirs ? ours.map((norm, q) => norm - (theirs[q] ?? norm)) : ours;
+  }
+
+  draw() {
+    const { size, run, glass } = this;
+    const context = size.thumb ? emptyCanvas(this.canvas) : null;
     if (!context) return;
-    const ink = inks(frame);
+    const ink = inks(this.frame);
     context.fillStyle = ink("dim");
     context.fillText("layer", 0, 8);
-    for (let h = 0; h < run.heads; h++) {
-      if (size.pitch < 18 && h % 5) continue;
-      context.textAlign = "center";
-      context.fillText(h === 0 && size.pitch > 44 ? "head 0" : `${h}`, size.left + h * size.pitch + size.thumb / 2, 8);
-    }
+    labelHeads(context, run.heads, size);
     context.textAlign = "left";
-    const [writeAt, writeWide] = [size.stripAt, WRITES - 16];
-    const normAt = size.stripAt + WRITES;
-    const normWide = size.strip - WRITES;
     // the first token's vector is often far longer than the others: they set the measure
-    const others = glass.other()?.layers;
-    const longest = run.layers.reduce((most, layer, n) => {
-      const [own, theirs] = [layer?.norms["resid_post"] ?? [], others?.[n]?.norms["resid_post"]];
-      return own.reduce((most, norm, t) => (t === 0 && own.length > 1 ? most : Math.max(most, theirs ? Math.abs(norm - (theirs[t] ?? norm)) : norm)), most);
+    const most = run.layers.reduce((longest, _, l) => {
+      const lengths = this.lengths(l);
+      return lengths.slice(lengths.length > 1 ? 1 : 0).reduce((a, norm) => Math.max(a, Math.abs(norm)), longest);
     }, 1e-30);
-    if (size.strip) {
-      for (const [n, word] of ["attn", "mlp"].entries()) {
-        context.fillStyle = ink(n ? "mlp" : "accent");
-        context.fillRect(writeAt + 38 * n, 5, 7, 7);
-        context.fillStyle = ink("dim");
-        context.fillText(word, writeAt + 38 * n + 10, 8);
-      }
-      context.fillText(`${size.strip > 320 && !others ? "length of each token’s vector" : "length"}, ${others ? "±" : "0 to "}${short(longest, 3)}`, normAt, 8);
-    }
-    const look = glass.look();
-    const scale = others ? { spread: "root", low: -1, high: 1, signed: true } : weightScale(look.spread);
-    legend.replaceChildren(legendOf(palette(others ? "diverging" : look.palette, look.dark), scale, `${others ? "difference of weights" : "weight"}: rows look, columns are looked at${size.strip ? ". attn, mlp: length of what is written as a share of the stream’s; a full bar is 1 or more" : ""}`));
-    const [l, h] = chosen();
-    for (let n = 0; n < run.depth; n++) {
-      const y = size.top + n * size.row;
+    if (size.strip) this.drawStripHead(context, ink, most);
+    this.drawLegend();
+    for (let l = 0; l < run.depth; l++) {
+      const y = size.top + l * size.row;
       context.fillStyle = ink("dim");
       context.textAlign = "right";
-      context.fillText(`${n}`, size.left - 12, y + size.thumb / 2);
+      context.fillText(`${l}`, size.left - 12, y + size.thumb / 2);
       context.textAlign = "left";
-      const layer = run.layers[n];
-      const sheet = layer && sheetOf(run, glass.other(), n, look);
-      for (let head = 0; head < run.heads; head++) {
-        const x = size.left + head * size.pitch;
-        context.fillStyle = ink("panel");
-        context.fillRect(x, y, size.thumb, size.thumb);
-        if (sheet) drawHead(context, sheet, run.side, head, { x, y, size: size.thumb });
-        context.strokeStyle = ink("line");
-        context.strokeRect(x - 0.5, y - 0.5, size.thumb + 1, size.thumb + 1);
-        const scores = layer?.heads[head];
-        const kind = scores && size.thumb > 34 ? kindOf(scores) : null;
-        if (kind && kind.key !== "entropy") {
-          context.fillStyle = ink("dim");
-          context.save();
-          context.font = context.font.replace("11px", "10px");
-          context.fillText(`${kind.name}${size.thumb > 74 ? ` ${kind.value.toFixed(2).replace(/^0/, "")}` : ""}`, x, y + size.thumb + 9);
-          context.restore();
-        }
-        if (hovered?.l === n && hovered.h === head) {
-          context.strokeStyle = ink("accent");
-          context.strokeRect(x - 1.5, y - 1.5, size.thumb + 3, size.thumb + 3);
-        }
-      }
-      if (layer && size.strip) {
-        writes(context, ink, layer.norms, { x: writeAt, y, wide: writeWide });
-        const [own, theirs] = [layer.norms["resid_post"] ?? [], glass.other()?.layers[n]?.norms["resid_post"]];
-        strip(context, ink, theirs ? own.map((norm, t) => norm - (theirs[t] ?? norm)) : own, { x: normAt, y, wide: normWide, most: longest, less: theirs !== undefined });
-      }
+      for (let h = 0; h < run.heads; h++) this.drawHead(context, ink, l, h);
+      const layer = run.layers[l];
+      if (!layer || !size.strip) continue;
+      this.drawWrites(context, ink, layer.norms, y);
+      this.drawLengths(context, ink, this.lengths(l), { y, most });
     }
-    grid.put({ left: size.left + h * size.pitch - 2, top: size.top + l * size.row - 2, width: size.thumb + 4, height: size.thumb + 4 });
+    const box = size.thumb + 4;
+    this.grid.put({
+      left: size.left + glass.head * size.pitch - 2, top: size.top + glass.layer * size.row - 2, width: box,
+      height: box,
+    });
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink @param {number} most */
+  drawStripHead(context, ink, most) {
+    const { stripAt, strip } = this.size;
+    for (const [n, word] of ["attn", "mlp"].entries()) {
+      context.fillStyle = ink(n ? "mlp" : "accent");
+      context.fillRect(stripAt + 38 * n, 5, 7, 7);
+      context.fillStyle = ink("dim");
+      context.fillText(word, stripAt + 38 * n + 10, 8);
+    }
+    const what = strip > 320 && !this.other ? "length of each token’s vector" : "length";
+    context.fillText(`${what}, ${this.other ? "±" : "0 to "}${short(most, 3)}`, stripAt + WRITES, 8);
+  }
+
+  drawLegend() {
+    const look = this.glass.look();
+    const isDifference = this.other !== null;
+    const strip = ". attn, mlp: length of what is written as a share of the stream’s; a full bar is 1 or more";
+    const weights = `${isDifference ? "difference of weights" : "weight"}: rows look, columns are looked at`;
+    const colours = palette(isDifference ? "diverging" : look.palette, look.dark);
+    const scale = isDifference ? DIFFERENCES : weightScale(look.spread);
+    fill(this.legend, legendOf(colours, scale, weights + (this.size.strip ? strip : "")));
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink @param {number} l @param {number} h
+   */
+  drawHead(context, ink, l, h) {
+    const { run, hovered } = this;
+    const { left, top, pitch, row, thumb } = this.size;
+    const [x, y] = [left + h * pitch, top + l * row];
+    const layer = run.layers[l];
+    const sheet = layer && this.sheetOf(run, this.other, l, this.glass.look());
+    context.fillStyle = ink("panel");
+    context.fillRect(x, y, thumb, thumb);
+    if (sheet) drawHead(context, sheet, run.side, h, { x, y, size: thumb });
+    context.strokeStyle = ink("line");
+    context.strokeRect(x - 0.5, y - 0.5, thumb + 1, thumb + 1);
+    const scores = layer?.heads[h];
+    const kind = scores && thumb > 34 ? kindOf(scores) : null;
+    if (kind && kind.key !== "entropy") {
+      const value = thumb > 74 ? ` ${kind.value.toFixed(2).replace(/^0/, "")}` : "";
+      context.fillStyle = ink("dim");
+      context.save();
+      context.font = context.font.replace("11px", "10px");
+      context.fillText(kind.name + value, x, y + thumb + 9);
+      context.restore();
+    }
+    if (hovered?.l === l && hovered.h === h) {
+      context.strokeStyle = ink("accent");
+      context.strokeRect(x - 1.5, y - 1.5, thumb + 3, thumb + 3);
+    }
   }
 
   /**
    * How much attention and MLP add, beside what was there.
-   * @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink @param {Record<string, number[]>} norms
-   * @param {{x: number, y: number, wide: number}} place
+   * @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink
+   * @param {Record<string, number[]>} norms @param {number} y
    */
-  function writes(context, ink, norms, { x, y, wide }) {
-    const pairs = [["attn_out", "resid_pre"], ["mlp_out", "resid_mid"]];
-    pairs.forEach(([part = "", whole = ""], n) => {
-      // beside attention, the feed-forward network reads what the block does
-      const share = ratio(norms[part], norms[whole] ?? norms["resid_pre"]);
-      const [thick, at] = [Math.min(7, size.thumb / 4), y + (size.thumb * (n + 0.5)) / 2];
+  drawWrites(context, ink, norms, y) {
+    const { stripAt: x, thumb } = this.size;
+    const wide = WRITES - 16;
+    const thick = Math.min(7, thumb / 4);
+    // beside attention, the feed-forward network reads what the block does
+    const stream = norms["resid_mid"] ?? norms["resid_pre"];
+    [meanRatio(norms["attn_out"], norms["resid_pre"]), meanRatio(norms["mlp_out"], stream)].forEach((share, n) => {
+      const top = y + (thumb * (n + 0.5)) / 2 - thick / 2;
       context.fillStyle = ink("line");
-      context.fillRect(x, at - thick / 2, wide, thick);
+      context.fillRect(x, top, wide, thick);
       context.fillStyle = ink(n ? "mlp" : "accent");
-      context.fillRect(x, at - thick / 2, wide * Math.min(1, share), thick);
+      context.fillRect(x, top, wide * Math.min(1, share), thick);
     });
   }
 
   /**
    * A bar for each token; of differences, up and down from the middle.
-   * @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink @param {number[]} norms
-   * @param {{x: number, y: number, wide: number, most: number, less: boolean}} place
+   * @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink @param {number[]} lengths
+   * @param {{y: number, most: number}} scale
    */
-  function strip(context, ink, norms, { x, y, wide, most, less }) {
-    const each = barWidth(wide, norms.length);
-    const q = glass.q();
-    const gap = each > 5 ? 1 : 0;
-    norms.forEach((norm, n) => {
-      const high = Math.max(1, (size.thumb / (less ? 2 : 1)) * Math.min(1, Math.abs(norm) / most));
-      const foot = y + size.thumb / (less ? 2 : 1);
+  drawLengths(context, ink, lengths, { y, most }) {
+    const { q, size } = this;
+    const isDifference = this.other !== null;
+    const x = size.stripAt + WRITES;
+    const each = barWidth(size.strip - WRITES, lengths.length);
+    const room = size.thumb / (isDifference ? 2 : 1);
+    const foot = y + room;
+    lengths.forEach((norm, n) => {
+      const high = Math.max(1, room * Math.min(1, Math.abs(norm) / most));
+      const wide = Math.max(each - (each > 5 ? 1 : 0), n === q ? 2 : 0.5);
       context.fillStyle = ink(n === q ? "accent" : "bar");
-      context.fillRect(x + n * each, less && norm < 0 ? foot : foot - high, Math.max(each - gap, n === q ? 2 : 0.5), high);
+      context.fillRect(x + n * each, isDifference && norm < 0 ? foot : foot - high, wide, high);
     });
     context.fillStyle = ink("line");
-    context.fillRect(x, y + size.thumb / (less ? 2 : 1), each * norms.length, 1);
+    context.fillRect(x, foot, each * lengths.length, 1);
   }
 
-  /** @param {PointerEvent | MouseEvent} event */
-  function under(event) {
+  /**
+   * The head under the pointer, or the token in the strip.
+   * @param {MouseEvent} event @returns {{l: number, h?: number, q?: number} | null}
+   */
+  under(event) {
+    const { canvas, size, run } = this;
     const box = canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left - size.left, event.clientY - box.top - size.top];
-    const [l, h] = [Math.floor(y / size.row), Math.floor(x / size.pitch)];
-    const run = glass.run();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const [l, h] = [Math.floor((y - size.top) / size.row), Math.floor((x - size.left) / size.pitch)];
     if (l < 0 || l >= run.depth) return null;
     if (h >= 0 && h < run.heads) return { l, h };
-    const at = Math.floor((x + size.left - size.stripAt - WRITES) / barWidth(size.strip - WRITES, run.tokens.length));
-    return size.strip && at >= 0 && at < run.tokens.length ? { l, q: at } : null;
-  }
-  /** @param {PointerEvent} event */
-  function headUnder(event) {
-    const at = under(event);
-    return at && "h" in at ? { l: at.l, h: at.h ?? 0 } : null;
-  }
-  followHeads(frame, headUnder, (head) => {
-    hovered = head;
-    draw();
-    figures();
-  });
-  frame.addEventListener("pointermove", (event) => frame.classList.toggle("can", under(event) !== null));
-  frame.addEventListener("click", (event) => {
-    const at = under(event);
-    if (!at) return;
-    if ("q" in at) return glass.go({ q: at.q ?? 0 });
-    // a first tap tells, a second opens; a mouse has told already
-    const again = glass.state().l === at.l && glass.state().h === at.h;
-    if (again || hovered) return glass.go({ v: "head", l: at.l, h: at.h ?? 0 }, "new");
-    glass.go({ l: at.l, h: at.h ?? 0 });
-  });
-  const watcher = new ResizeObserver(layout);
-  watcher.observe(frame);
-
-  function figures() {
-    const { l, h } = glass.state();
-    const head = hovered ?? (l !== null && h !== null ? { l: chosen()[0], h: chosen()[1] } : null);
-    const sheet = head && sheetOf(glass.run(), glass.other(), head.l, glass.look());
-    const parts = head && glass.run().layers[head.l] ? [headNumbers(glass, head.l, head.h, sheet ?? null)] : [];
-    numbers.replaceChildren(...parts, tokenNumbers(glass, glass.q()), streamNumbers(glass, glass.q()));
+    const q = Math.floor((x - size.stripAt - WRITES) / barWidth(size.strip - WRITES, run.tokens.length));
+    return size.strip && q >= 0 && q < run.tokens.length ? { l, q } : null;
   }
 
-  return {
-    element,
-    numbers,
-    update() {
-      const run = glass.run();
-      const now = `${run.id} ${glass.q()} ${run.layers.length} ${run.predictions.length} ${run.done} ${glass.other()?.done}`;
-      if (now !== told) {
-        told = now;
-        reading.replaceChildren(...sentences(glass));
-        flow(glass, above, below);
-        if (!size.thumb || run.layers.length < 2) layout();
-      }
-      draw();
-      figures();
-      if (document.activeElement === grid.cell) grid.tell();
-    },
-    close: () => watcher.disconnect(),
-    tensor: () => ({ name: `blocks.${chosen()[0]}.attn.hook_pattern`, at: [0, chosen()[1], glass.q(), glass.k()] }),
-  };
+  drawNumbers() {
+    const { glass, run, q } = this;
+    const { l, h } = this.state;
+    const head = this.hovered ?? (l !== null && h !== null ? { l: glass.layer, h: glass.head } : null);
+    const sheet = head && this.sheetOf(run, this.other, head.l, glass.look());
+    const numbers = head && run.layers[head.l] ? [headNumbers(glass, head.l, head.h, sheet)] : [];
+    fill(this.numbers, ...numbers, tokenNumbers(glass, q), streamNumbers(glass, q));
+  }
+
+  update() {
+    const { run, glass } = this;
+    const now = `${run.id} ${this.q} ${run.layers.length} ${run.predictions.length} ${run.done} ${this.other?.done}`;
+    if (now !== this.told) {
+      this.told = now;
+      fill(this.reading, ...[expectation(glass), facts(glass), habits(glass)].filter((line) => line !== null));
+      drawFlow(glass, this.above, this.below);
+      if (!this.size.thumb || run.layers.length < 2) this.layOut();
+    }
+    this.draw();
+    this.drawNumbers();
+    this.grid.tell();
+  }
+
+  tensor() {
+    const { layer, head, q, k } = this.glass;
+    return { name: `blocks.${layer}.attn.hook_pattern`, at: [0, head, q, k] };
+  }
 }
 
 /** Room for what a layer writes. */
@@ -233,14 +271,14 @@ const WRITES = 86;
 /** @param {number} wide @param {number} count */
 const barWidth = (wide, count) => Math.min(40, wide / count);
 
-/** @param {number[] | undefined} part @param {number[] | undefined} whole @returns {number} the mean of their ratios */
-function ratio(part = [], whole = []) {
+/** @param {number[] | undefined} part @param {number[] | undefined} whole */
+function meanRatio(part = [], whole = []) {
   return part.reduce((sum, norm, n) => sum + norm / (whole[n] || Infinity), 0) / Math.max(1, part.length);
 }
 
-/** @param {Glass} glass @param {number} l @param {number} h */
-function headInWords(glass, l, h) {
-  const scores = glass.run().layers[l]?.heads[h];
+/** @param {import("./runs.js").Run} run @param {number} l @param {number} h */
+function headInWords(run, l, h) {
+  const scores = run.layers[l]?.heads[h];
   if (!scores) return `layer ${l}, head ${h}: not there yet`;
   const kind = kindOf(scores);
   const even = scores.entropy === null ? "" : `, evenness ${short(scores.entropy, 2)}`;
@@ -248,65 +286,98 @@ function headInWords(glass, l, h) {
 }
 
 /** What a head of a kind looks at. @type {Record<string, string>} */
-const AT = { previous: "the token before", self: "the token itself", first: "the first token", duplicate: "earlier tokens that are the same", induction: "what followed an earlier token that is the same" };
+const HABITS = {
+  previous: "the token before", self: "the token itself", first: "the first token",
+  duplicate: "earlier tokens that are the same",
+  induction: "what followed an earlier token that is the same",
+};
 
-/** What there is to say of the run. @param {Glass} glass */
-function sentences(glass) {
-  const run = glass.run();
-  const parts = [];
-  const q = glass.q();
-  const next = run.predictions[q]?.top[0];
+/** What the model expects at the chosen token; null where it expects nothing. @param {Glass} glass */
+function expectation(glass) {
+  const { run, q, state } = glass;
+  const [next, ...others] = run.predictions[q]?.top.slice(0, 4) ?? [];
   const token = run.tokens[q];
-  if (next && token) {
-    const line = make("p", { class: "lead" }, run.ahead ? "After " : "In place of ", spelled(token.piece), " it expects ", make("a", { class: "likeliest", href: glass.link(whyWord(glass.state(), q, `${next[0]}`)) }, make("strong", {}, spelled(piece(next[1])))), make("span", { class: "dim" }, ` ${share100(next[2])}`));
-    (run.predictions[q]?.top ?? []).slice(1, 4).forEach(([id, text, p]) => line.append("  ", make("span", { class: "dim whole" }, make("a", { href: glass.link(whyWord(glass.state(), q, `${id}`)) }, spelled(piece(text))), ` ${share100(p)}`)));
-    line.append(make("span", { class: "dim" }, "  Click a word to see why."));
-    parts.push(line);
+  if (!next || !token) return null;
+  const why = (/** @type {number} */ id) => glass.link(whyWord(state, q, `${id}`));
+  const [id, text, p] = next;
+  const likeliest = make("a", { class: "likeliest", href: why(id) }, make("strong", spelled(piece(text))));
+  const rest = others.flatMap(([other, word, share]) =>
+    ["  ", make("span", { class: "dim whole" }, anchor(why(other), spelled(piece(word))), ` ${share100(share)}`)]);
+  return make(
+    "p", { class: "lead" }, run.ahead ? "After " : "In place of ", spelled(token.piece), " it expects ", likeliest,
+    dim(` ${share100(p)}`), ...rest,
+    dim("  Click a word to see why."),
+  );
+}
+
+/** How well the model expected the text; null where that is not known. @param {Glass} glass */
+function facts(glass) {
+  const { run, other } = glass;
+  const line = make("p");
+  const worst = largestAt(run, (n) => surpriseAt(run, n) ?? -1);
+  if (run.loss !== null && worst.value >= 0) {
+    line.append(`${short(run.loss, 3)} nats a token, perplexity ${short(Math.exp(run.loss), 3)}; least expected: `);
+    if (worst.token) {
+      line.append(anchor(glass.link({ q: worst.n }), spelled(worst.token.piece)), ` (${short(worst.value, 3)} nats).`);
+    }
   }
-  const worst = run.tokens.map((_, n) => ({ n, nats: surpriseAt(run, n) ?? -1 })).reduce((a, b) => (b.nats > a.nats ? b : a), { n: -1, nats: -1 });
-  const facts = make("p", {});
-  if (run.loss !== null && worst.n >= 0) {
-    const least = run.tokens[worst.n];
-    facts.append(`${short(run.loss, 3)} nats a token, perplexity ${short(Math.exp(run.loss), 3)}; least expected: `);
-    if (least) facts.append(make("a", { href: glass.link({ q: worst.n }) }, spelled(least.piece)), ` (${short(worst.nats, 3)} nats).`);
-  }
-  const other = glass.other();
   if (other) {
-    const most = run.tokens.map((_, n) => ({ n, by: (surpriseAt(run, n) ?? 0) - (surpriseAt(other, n) ?? 0) })).reduce((a, b) => (Math.abs(b.by) > Math.abs(a.by) ? b : a), { n: 0, by: 0 });
-    const own = run.tokens[most.n];
-    if (own && most.by !== 0) facts.append(" Surprise differs most at ", make("a", { href: glass.link({ q: most.n }) }, spelled(own.piece)), ` (${signed(most.by)} nats).`);
+    const difference = (/** @type {number} */ n) => (surpriseAt(run, n) ?? 0) - (surpriseAt(other, n) ?? 0);
+    const { n, token, value } = largestAt(run, (position) => Math.abs(difference(position)));
+    const link = token && value !== 0 ? anchor(glass.link({ q: n }), spelled(token.piece)) : null;
+    if (link) line.append(" Surprise differs most at ", link, ` (${signed(difference(n))} nats).`);
   }
-  const found = run.layers.flatMap((layer, l) => (layer?.heads ?? []).map((scores, h) => ({ l, h, kind: kindOf(scores) })));
-  /** By what they look at, and whether most of the weight is there. @type {Map<string, {l: number, h: number, value: number}[]>} */
-  const kinds = new Map();
-  for (const { l, h, kind } of found) {
-    if (!kind || kind.key === "entropy") continue;
-    const habit = `${kind.value > 0.5 ? "mostly" : "partly"} at ${AT[kind.name] ?? kind.name}`;
-    kinds.set(habit, [...(kinds.get(habit) ?? []), { l, h, value: kind.value }]);
-  }
-  const listed = [...kinds].map(([habit, heads]) => {
-    const best = heads.sort((a, b) => b.value - a.value).slice(0, 3);
-    const links = best.flatMap(({ l, h }, n) => [n ? ", " : "", make("a", { href: glass.link({ v: "head", l, h }) }, `L${l}H${h}`)]);
-    return make("span", {}, `${plural(heads.length, "head")} ${heads.length === 1 ? "looks" : "look"} ${habit} (`, ...links, heads.length > 3 ? ", …" : "", ")");
+  return line.hasChildNodes() ? line : null;
+}
+
+/**
+ * The first token at which something is largest.
+ * @param {import("./runs.js").Run} run @param {(position: number) => number} valueAt
+ */
+function largestAt({ tokens }, valueAt) {
+  const n = [...tokens.keys()].reduce((most, position) => (valueAt(position) > valueAt(most) ? position : most), 0);
+  return { n, token: tokens[n], value: tokens[n] ? valueAt(n) : -1 };
+}
+
+/** What heads look at, with links to those that do so most; null where there are none yet. @param {Glass} glass */
+function habits(glass) {
+  const { run } = glass;
+  /**
+   * By what they look at, and whether most of the weight is there.
+   * @type {Map<string, {l: number, h: number, value: number}[]>}
+   */
+  const heads = new Map();
+  run.layers.forEach((layer, l) => layer?.heads.forEach((scores, h) => {
+    const kind = kindOf(scores);
+    if (!kind || kind.key === "entropy") return;
+    const habit = `${kind.value > 0.5 ? "mostly" : "partly"} at ${HABITS[kind.name] ?? kind.name}`;
+    heads.set(habit, [...(heads.get(habit) ?? []), { l, h, value: kind.value }]);
+  }));
+  const listed = [...heads].map(([habit, some]) => {
+    const best = some.sort((a, b) => b.value - a.value).slice(0, 3);
+    const links = best.flatMap(({ l, h }, n) => [n ? ", " : "", anchor(glass.link({ v: "head", l, h }), `L${l}H${h}`)]);
+    const looks = `${plural(some.length, "head")} ${some.length === 1 ? "looks" : "look"} ${habit} (`;
+    return make("span", looks, ...links, some.length > 3 ? ", …" : "", ")");
   });
-  if (facts.hasChildNodes()) parts.push(facts);
-  const looks = make("p", {});
-  listed.forEach((span, n) => looks.append(n ? "; " : "", span));
-  if (listed.length > 0) looks.append(".");
-  else if (run.done && run.tokens.length > 1) looks.append(noHabit(run));
-  if (looks.hasChildNodes()) parts.push(looks);
-  return parts;
+  if (listed.length > 0) return make("p", ...listed.flatMap((span, n) => (n ? ["; ", span] : [span])), ".");
+  return run.done && run.tokens.length > 1 ? make("p", noHabit(run)) : null;
 }
 
 /**
  * What comes before and after the layers, with links to the tensors.
  * @param {Glass} glass @param {HTMLElement} above @param {HTMLElement} below
  */
-function flow(glass, above, below) {
+function drawFlow(glass, above, below) {
   const { d_model: width, vocab_size: vocabulary, final_norm: norm, lm_head: head } = glass.model;
-  const { tokens: { length }, depth } = glass.run();
-  const to = (/** @type {string} */ name, /** @type {string} */ size) => make("a", { href: glass.link({ v: "table", n: name, at: "" }) }, make("code", {}, name), make("span", { class: "dim" }, ` ${size}`));
-  const by = (/** @type {number} */ n) => `${length} × ${n}`;
-  above.replaceChildren(plural(length, "token"), " → ", to("hook_embed", by(width)), " + position → ", to("blocks.0.hook_resid_pre", by(width)));
-  below.replaceChildren(to(`blocks.${depth - 1}.hook_resid_post`, by(width)), ...(norm ? [" → ", to("ln_final.hook_out", by(width))] : []), ...(head ? [" → ", to("logits", by(vocabulary))] : []));
+  const { tokens: { length }, depth } = glass.run;
+  const tensor = (/** @type {string} */ name, /** @type {number} */ size) => {
+    const link = tensorLink(glass, name);
+    link.append(dim(` ${length} × ${size}`));
+    return link;
+  };
+  const embedded = [tensor("hook_embed", width), " + position → ", tensor("blocks.0.hook_resid_pre", width)];
+  const normed = norm ? [" → ", tensor("ln_final.hook_out", width)] : [];
+  const logits = head ? [" → ", tensor("logits", vocabulary)] : [];
+  fill(above, plural(length, "token"), " → ", ...embedded);
+  fill(below, tensor(`blocks.${depth - 1}.hook_resid_post`, width), ...normed, ...logits);
 }

@@ -1,17 +1,22 @@
-// Notation: every symbol with its meaning and this run's shape, every operation in its order, and where the parameters lie in
-// the one buffer that holds them all. Each name leads to its numbers.
-import { emptyCanvas, figure, inks, make, plural, sizeCanvas } from "./dom.js";
-import { loader } from "./answer.js";
+// Notation: every symbol with its meaning and this run's shape, every operation in its order, and where the parameters
+// lie in the one buffer that holds them all. Each name leads to its numbers.
+import { anchor, dim, div, emptyCanvas, figure, fill, inks } from "./dom.js";
+import { make, on, plural, remark, scrolling, sizeCanvas } from "./dom.js";
 import { liveGrid } from "./grid.js";
-import { barTable, share100 } from "./numbers.js";
+import { barTable, factList, headings, share100 } from "./numbers.js";
 import { formulaOf } from "./text.js";
+import { OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
-/** @type {import("./glass.js").View} */
-export const viewOfNotation = { id: "notation", title: "Notation", about: "What is everything called, and what shape does it have?", open: notationView };
+/** @type {import("./view.js").View} */
+export const viewOfNotation = {
+  id: "notation", title: "Notation", about: "What is everything called, and what shape does it have?",
+  open: (glass) => new NotationView(glass),
+};
 
 /** Colours of the groups of parameters: ink, and how much of it. */
+/** @type {[string, number][]} */
 const INKS = [["accent", 1], ["mlp", 1], ["accent", 0.5], ["mlp", 0.5], ["dim", 0.8], ["dim", 0.4]];
 
 /** The height of the strip of parameters. */
@@ -20,159 +25,231 @@ const STRIP = 44;
 /** @param {number[]} shape */
 const sizeOf = (shape) => shape.reduce((all, n) => all * n, 1);
 
-/** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function notationView(glass) {
-  const notice = make("div", {});
-  const symbols = make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Symbols" });
-  const operations = make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Operations" });
-  const canvas = make("canvas", { "aria-hidden": "true" });
-  const frame = make("div", { class: "ladder can strip-of" });
-  const line = make("p", { class: "cell-line" });
-  const letters = make("p", { class: "note" });
-  const which = make("p", { class: "note" }, "…");
-  const numbers = make("div", { class: "stack" });
-  const element = make("div", { class: "notation" }, notice, make("h2", {}, "Parameters, in memory order"), frame, line, make("h2", {}, "Operations"), which, operations, make("h2", {}, "Symbols"), letters, symbols);
-  const params = () => /** @type {{name: string, shape: number[], group: string}[]} */ (glass.model.params);
-  const groups = () => /** @type {{group: string, count: number}[]} */ (glass.model.groups);
-  let [at, hovered, told, wide] = [0, -1, "", 0];
-  /** Where each parameter begins and how many it has. */
-  let begin = 0;
-  const places = params().map(({ shape }) => ({ from: (begin += sizeOf(shape)) - sizeOf(shape), count: sizeOf(shape) }));
-  const total = begin;
-  const colour = (/** @type {string} */ group) => INKS[Math.max(0, groups().findIndex((one) => one.group === group)) % INKS.length] ?? ["dim", 1];
+class NotationView extends OpenView {
+  symbols = scrolling("Symbols");
+  operations = scrolling("Operations");
+  canvas = make("canvas", { "aria-hidden": "true" });
+  frame = div("ladder can strip-of");
+  line = make("p", { class: "cell-line" });
+  letters = remark();
+  which = remark("…");
+  element = div(
+    "notation", this.notice, make("h2", "Parameters, in memory order"), this.frame, this.line,
+    make("h2", "Operations"), this.which, this.operations, make("h2", "Symbols"), this.letters, this.symbols,
+  );
+  /** @type {{name: string, shape: number[], group: string}[]} */
+  params = this.model.params;
+  /** @type {{group: string, count: number}[]} */
+  groups = this.model.groups;
+  /** Where each parameter begins, and how many numbers it has. */
+  extents = extentsOf(this.params);
+  total = this.params.reduce((sum, { shape }) => sum + sizeOf(shape), 0);
+  chosen = 0;
+  /** The one under the pointer; -1: none. */
+  hovered = -1;
+  told = "";
 
-  const grid = liveGrid({
-    label: "Parameters in memory", size: () => [1, params().length], at: () => [0, at],
-    move: (_, n) => {
-      at = n;
-      draw();
-      grid.tell();
-    },
-    open: () => glass.go({ v: "table", n: params()[at]?.name ?? "", at: "" }, "new"),
-    words: (_, n) => sentence(n),
-  });
-  frame.append(canvas, grid.element);
-
-  /** @param {number} n */
-  function sentence(n) {
-    const [param, place] = [params()[n], places[n]];
-    if (!param || !place) return "";
-    return `${param.name} [${param.shape.join(" × ")}], ${param.group}: ${plural(place.count, "number")} from ${figure(place.from, 0)}, ${share100(place.count / total)}`;
+  /** @param {Glass} glass */
+  constructor(glass) {
+    super(glass);
+    const { frame } = this;
+    const open = (/** @type {number} */ n) => glass.go({ v: "table", n: this.params[n]?.name ?? "", at: "" }, "new");
+    this.grid = liveGrid({
+      label: "Parameters in memory",
+      size: () => [1, this.params.length],
+      at: () => [0, this.chosen],
+      move: (_, n) => {
+        this.chosen = n;
+        this.draw();
+        this.grid.tell();
+      },
+      open: () => open(this.chosen),
+      words: (_, n) => this.sentence(n),
+    });
+    frame.append(this.canvas, this.grid.element);
+    const hover = (/** @type {number} */ n) => {
+      this.hovered = n;
+      this.draw();
+    };
+    on(frame, "pointermove", (event) => hover(event.pointerType === "touch" ? -1 : this.under(event)));
+    on(frame, "pointerleave", () => hover(-1));
+    on(frame, "click", (event) => {
+      const next = Math.max(0, this.under(event));
+      // a first tap tells, a second opens; a mouse has told already
+      if (this.hovered >= 0 || next === this.chosen) open(next);
+      this.chosen = next;
+      this.draw();
+    });
+    this.onResize(frame, () => this.draw());
+    this.drawNumbers();
   }
 
-  function draw() {
-    wide = frame.clientWidth;
+  /** The colour of a group of parameters: ink, and how much of it. @param {string} group @returns {[string, number]} */
+  colour(group) {
+    return INKS[Math.max(0, this.groups.findIndex((each) => each.group === group)) % INKS.length] ?? ["dim", 1];
+  }
+
+  /** @param {number} n */
+  sentence(n) {
+    const [param, extent] = [this.params[n], this.extents[n]];
+    if (!param || !extent) return "";
+    const { from, count } = extent;
+    const numbers = `${plural(count, "number")} from ${figure(from, 0)}, ${share100(count / this.total)}`;
+    return `${param.name} [${param.shape.join(" × ")}], ${param.group}: ${numbers}`;
+  }
+
+  draw() {
+    const { frame, canvas, hovered, chosen, extents } = this;
+    const wide = frame.clientWidth;
     if (!wide) return;
     sizeCanvas(canvas, wide, STRIP);
     const context = emptyCanvas(canvas);
     if (!context) return;
     const ink = inks(frame);
-    params().forEach(({ group }, n) => {
-      const { from, count } = places[n] ?? { from: 0, count: 0 };
-      const [x, width] = [(from / total) * wide, (count / total) * wide];
-      const [name = "dim", strength = 1] = /** @type {[string, number]} */ (colour(group));
+    const scale = wide / this.total;
+    extents.forEach(({ from, count }, n) => {
+      const [x, width] = [from * scale, count * scale];
+      const [name, strength] = this.colour(this.params[n]?.group ?? "");
       context.globalAlpha = strength;
       context.fillStyle = ink(name);
       context.fillRect(x, 0, Math.max(width - (width > 4 ? 1 : 0), 0.3), STRIP);
       context.globalAlpha = 1;
-      if (n === hovered) {
-        context.strokeStyle = ink("ink");
-        context.strokeRect(x + 0.5, 0.5, Math.max(2, width - 2), STRIP - 1);
-      }
+      if (n !== hovered) return;
+      context.strokeStyle = ink("ink");
+      context.strokeRect(x + 0.5, 0.5, Math.max(2, width - 2), STRIP - 1);
     });
-    const own = places[at];
-    if (own) grid.put({ left: (own.from / total) * wide, top: 0, width: Math.max(4, (own.count / total) * wide), height: STRIP });
-    line.textContent = sentence(hovered >= 0 ? hovered : at);
+    const extent = extents[chosen];
+    if (extent) {
+      this.grid.put({ left: extent.from * scale, top: 0, width: Math.max(4, extent.count * scale), height: STRIP });
+    }
+    this.line.textContent = this.sentence(hovered >= 0 ? hovered : chosen);
   }
+
   /** @param {MouseEvent} event */
-  const under = (event) => {
-    const number = ((event.clientX - canvas.getBoundingClientRect().left) / Math.max(1, wide)) * total;
-    return places.findLastIndex(({ from }) => from <= number);
-  };
-  frame.addEventListener("pointermove", (event) => {
-    hovered = event.pointerType === "touch" ? -1 : under(event);
-    draw();
-  });
-  frame.addEventListener("pointerleave", () => {
-    hovered = -1;
-    draw();
-  });
-  frame.addEventListener("click", (event) => {
-    const next = Math.max(0, under(event));
-    // a first tap tells, a second opens; a mouse has told already
-    if (hovered >= 0 || next === at) glass.go({ v: "table", n: params()[next]?.name ?? "", at: "" }, "new");
-    at = next;
-    draw();
-  });
-
-  /** A name that leads to its table, if there is such a tensor; in the block that is shown, without the block. @param {string} name @param {Set<string>} known */
-  const linked = (name, known) => {
-    const brief = name.replace(`blocks.${layer()}.`, "");
-    return make("code", { class: "whole", title: name }, known.has(name) ? make("a", { href: glass.link({ v: "table", n: name, at: "" }) }, brief) : make("span", { class: "dim" }, brief));
-  };
-
-  const load = loader(notice, glass.listing, (listing) => {
-    fill(/** @type {any} */ (listing));
-    told = key();
-  });
-
-  const layer = () => Math.min(glass.state().l ?? 0, glass.run().depth - 1);
-  const key = () => `${glass.run().id} ${layer()}`;
-
-  /** @param {{tensors: any[], params: any[], ops: any[]}} listing */
-  function fill({ tensors, params: weights, ops }) {
-    const entries = new Map([...tensors, ...weights].map((one) => [one.name, one]));
-    const known = new Set(entries.keys());
-    const ofLayer = (/** @type {string} */ name) => name.replace(/^blocks\.\d+/, `blocks.${layer()}`);
-    const head = (/** @type {string[]} */ words) => make("thead", {}, make("tr", {}, ...words.map((word) => make("th", { scope: "col" }, word))));
-    const m = glass.model;
-    letters.textContent = `B = 1 text, T = ${glass.run().tokens.length} tokens, C = ${m.d_model} wide${m.d_embed ? `, E = ${m.d_embed} wide the tables` : ""}, H = ${m.n_head} heads, D = ${m.d_head} a head${m.config.d_v && m.config.d_v !== m.d_head ? `, D_v = ${m.config.d_v} a value` : ""}, F = ${m.d_ff} inside the MLP, V = ${figure(m.vocab_size, 0)} tokens known${m.n_kv_head && m.n_kv_head !== m.n_head ? `, K = ${m.n_kv_head} heads of keys and values` : ""}`;
-    symbols.replaceChildren(make("table", { class: "plain-table" }, head(["symbol", "what it is", "shape"]), make("tbody", {}, ...m.notation.map((/** @type {any} */ one) => {
-      const name = ofLayer(one.name);
-      const entry = entries.get(name);
-      return make("tr", {}, make("th", { scope: "row", class: "symbol" }, ...formulaOf(entry?.symbol ?? one.symbol)), make("td", {}, one.meaning, make("br"), linked(name, known)), make("td", { class: "whole" }, one.letters, make("br"), make("span", { class: "dim" }, entry ? entry.shape.join(" × ") : "")));
-    }))));
-    // an op belongs to the layer whose tensors it reads: what it makes may be the next one's
-    const blockOf = (/** @type {any} */ op) => Number([...op.in, op.out].map((name) => /^blocks\.(\d+)\./.exec(name)?.[1]).find((n) => n !== undefined) ?? -1);
-    const numbered = ops.map((op, n) => ({ ...op, line: n + 1, layer: op.op === "embed" ? -1 : blockOf(op) }));
-    const shown = numbered.filter((op) => op.layer < 0 || op.layer === layer() || op.op === "classify" || /^ln_final/.test(op.out));
-    const { depth } = glass.run();
-    which.textContent = `${plural(ops.length, "line")}${depth > 1 ? `; of the ${depth} blocks, which are alike, block ${layer()} is shown. Names without a block are of this one; the keys [ and ] go to others.` : ""}`;
-    operations.replaceChildren(make("table", { class: "plain-table" }, head(["line", "operation", "makes", "of"]), make("tbody", {}, ...shown.map((op) => make(
-      "tr", {}, make("th", { scope: "row" }, `${op.line}`), make("td", {}, make("span", { class: "dim" }, op.op), make("br"), make("span", { class: "symbol" }, ...formulaOf(op.formula ?? ""))),
-      make("td", {}, linked(op.out, known), make("br"), make("span", { class: "dim whole" }, op.shape.join(" × "))),
-      make("td", {}, ...op.in.filter((/** @type {string} */ name) => known.has(name)).flatMap((/** @type {string} */ name, /** @type {number} */ n) => [...(n ? [make("br")] : []), linked(name, known)])),
-    )))));
+  under(event) {
+    const { left, width } = this.frame.getBoundingClientRect();
+    const number = ((event.clientX - left) / Math.max(1, width)) * this.total;
+    return this.extents.findLastIndex(({ from }) => from <= number);
   }
 
-  function figures() {
-    const most = Math.max(...groups().map(({ count }) => count));
-    const table = barTable("Parameters by group", groups().map(({ group, count }) => ({ name: make("span", { title: group }, group), value: count, text: figure(count, 0) })), most);
-    table.querySelectorAll(".bar").forEach((bar, n) => {
-      const [name = "dim", strength = 1] = /** @type {[string, number]} */ (colour(groups()[n]?.group ?? ""));
-      if (bar instanceof HTMLElement) {
-        bar.style.setProperty("background", `var(--${name})`);
-        bar.style.setProperty("opacity", `${strength}`);
-      }
+  get key() {
+    return `${this.run.id} ${this.glass.layer}`;
+  }
+
+  /** @param {any} listing */
+  useListing({ tensors, params, ops }) {
+    const entries = new Map([...tensors, ...params].map((entry) => [entry.name, entry]));
+    this.letters.textContent = lettersOf(this.model, this.run.tokens.length);
+    this.drawSymbols(entries);
+    this.drawOperations(ops, entries);
+    this.told = this.key;
+  }
+
+  /**
+   * A name that leads to its table, if there is such a tensor; in the block that is shown, without the block.
+   * @param {string} name @param {Map<string, any>} entries
+   */
+  linked(name, entries) {
+    const brief = name.replace(`blocks.${this.glass.layer}.`, "");
+    const link = anchor(this.glass.link({ v: "table", n: name, at: "" }), brief);
+    return make("code", { class: "whole", title: name }, entries.has(name) ? link : dim(brief));
+  }
+
+  /** @param {Map<string, any>} entries */
+  drawSymbols(entries) {
+    const rows = this.model.notation.map((/** @type {any} */ { name: anyName, symbol, meaning, letters }) => {
+      const name = anyName.replace(/^blocks\.\d+/, `blocks.${this.glass.layer}`);
+      const entry = entries.get(name);
+      const shape = dim(entry ? entry.shape.join(" × ") : "");
+      return make(
+        "tr", make("th", { scope: "row", class: "symbol" }, ...formulaOf(entry?.symbol ?? symbol)),
+        make("td", meaning, make("br"), this.linked(name, entries)),
+        make("td", { class: "whole" }, letters, make("br"), shape),
+      );
     });
-    const config = Object.entries(glass.model.config).filter(([, value]) => value !== null && typeof value !== "object");
-    numbers.replaceChildren(
-      make("section", {}, table, make("p", { class: "sum" }, `sum ${figure(glass.model.parameters, 0)}`)),
-      make("section", {}, make("h2", {}, "Configuration"), make("dl", { class: "facts-list" }, ...config.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, `${value}`))))),
+    const head = headings(["symbol", "what it is", "shape"]);
+    fill(this.symbols, make("table", { class: "plain-table" }, head, make("tbody", ...rows)));
+  }
+
+  /** @param {any[]} ops @param {Map<string, any>} entries */
+  drawOperations(ops, entries) {
+    const { layer } = this.glass;
+    const { depth } = this.run;
+    const shown = ops.map((op, n) => ({ ...op, line: n + 1 })).filter((op) => {
+      const block = blockOf(op);
+      return block < 0 || block === layer || op.op === "classify" || /^ln_final/.test(op.out);
+    });
+    const rows = shown.map(({ op, line, formula, in: inputs, out, shape }) => {
+      const operands = inputs.filter((/** @type {string} */ name) => entries.has(name));
+      const links = operands.flatMap((/** @type {string} */ name, /** @type {number} */ n) =>
+        [n ? make("br") : "", this.linked(name, entries)]);
+      return make(
+        "tr", make("th", { scope: "row" }, `${line}`),
+        make("td", dim(op), make("br"), make("span", { class: "symbol" }, ...formulaOf(formula ?? ""))),
+        make("td", this.linked(out, entries), make("br"), make("span", { class: "dim whole" }, shape.join(" × "))),
+        make("td", ...links),
+      );
+    });
+    const block = `of the ${depth} blocks, which are alike, block ${layer} is shown`;
+    const alike = `; ${block}. Names without a block are of this one; the keys [ and ] go to others.`;
+    this.which.textContent = `${plural(ops.length, "line")}${depth > 1 ? alike : ""}`;
+    const head = headings(["line", "operation", "makes", "of"]);
+    fill(this.operations, make("table", { class: "plain-table" }, head, make("tbody", ...rows)));
+  }
+
+  drawNumbers() {
+    const { groups, model } = this;
+    const rows = groups.map(({ group, count }) =>
+      ({ name: make("span", { title: group }, group), value: count, text: figure(count, 0) }));
+    const table = barTable("Parameters by group", rows, Math.max(...groups.map(({ count }) => count)));
+    table.querySelectorAll(".bar").forEach((bar, n) => {
+      const [name, strength] = this.colour(groups[n]?.group ?? "");
+      if (!(bar instanceof HTMLElement)) return;
+      bar.style.setProperty("background", `var(--${name})`);
+      bar.style.setProperty("opacity", `${strength}`);
+    });
+    const config = Object.entries(model.config).filter(([, value]) => value !== null && typeof value !== "object");
+    const facts = factList(config.map(([name, value]) => [name, `${value}`]));
+    fill(
+      this.numbers, make("section", table, make("p", { class: "sum" }, `sum ${figure(model.parameters, 0)}`)),
+      make("section", make("h2", "Configuration"), facts),
     );
   }
 
-  const watcher = new ResizeObserver(draw);
-  watcher.observe(frame);
-  figures();
-  return {
-    element,
-    numbers,
-    update() {
-      draw();
-      if (glass.run().done && told !== key()) load();
-    },
-    close: () => watcher.disconnect(),
-    tensor: () => ({ name: params()[at]?.name ?? "", at: [] }),
-  };
+  update() {
+    this.draw();
+    if (this.run.done && this.told !== this.key) this.load();
+  }
+
+  tensor() {
+    return { name: this.params[this.chosen]?.name ?? "", at: [] };
+  }
+}
+
+/** @param {{shape: number[]}[]} params */
+function extentsOf(params) {
+  let begin = 0;
+  return params.map(({ shape }) => {
+    const [from, count] = [begin, sizeOf(shape)];
+    begin += count;
+    return { from, count };
+  });
+}
+
+/** The block whose tensors an op reads, since what it makes may be the next one's; -1: none. @param {any} op */
+function blockOf({ op, in: inputs, out }) {
+  if (op === "embed") return -1;
+  const blocks = [...inputs, out].map((name) => /^blocks\.(\d+)\./.exec(name)?.[1]);
+  return Number(blocks.find((block) => block !== undefined) ?? -1);
+}
+
+/** What the letters of shapes stand for. @param {any} model @param {number} count of tokens */
+function lettersOf({ d_model, d_embed, n_head, d_head, d_ff, n_kv_head, vocab_size, config }, count) {
+  const keyHeads = n_kv_head && n_kv_head !== n_head ? `K = ${n_kv_head} heads of keys and values` : "";
+  const values = config.d_v && config.d_v !== d_head ? `D_v = ${config.d_v} a value` : "";
+  return [
+    "B = 1 text", `T = ${count} tokens`, `C = ${d_model} wide`, d_embed && `E = ${d_embed} wide the tables`,
+    `H = ${n_head} heads`, `D = ${d_head} a head`,
+    values, `F = ${d_ff} inside the MLP`, `V = ${figure(vocab_size, 0)} tokens known`, keyHeads,
+  ].filter((part) => part).join(", ");
 }

@@ -1,17 +1,19 @@
 // Text and loss: how likely each token was, and where the number of its loss comes from.
 import { whyWord } from "./address.js";
-import { emptyCanvas, figure, inks, make, plural, short, sizeCanvas } from "./dom.js";
+import { div, emptyCanvas, figure, fill, fontOf, inks, make } from "./dom.js";
+import { on, plural, remark, short, sizeCanvas, turnedText } from "./dom.js";
 import { liveGrid } from "./grid.js";
 import { barTable, factList, share100, streamNumbers } from "./numbers.js";
 import { aimOf, awaited, expectedAt, surpriseAt } from "./runs.js";
 import { piece, spelled, spoken } from "./text.js";
+import { headless, OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
-/** @type {import("./glass.js").View} */
+/** @type {import("./view.js").View} */
 export const viewOfText = {
-  id: "text", title: "Text", about: "How likely was each token?", open: textView,
-  missing: (model) => (model.lm_head ? null : "This model has no head for tokens: it is an encoder, and expects no next token. Its attention and its tensors are there."),
+  id: "text", title: "Text", about: "How likely was each token?", open: (glass) => new TextView(glass),
+  missing: headless(": it is an encoder, and expects no next token. Its attention and its tensors are there."),
 };
 
 /** Rows of the list of what was expected. */
@@ -23,214 +25,251 @@ const WIDEST = 120;
 /** The height of the chart. */
 const HIGH = 200;
 
-/** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function textView(glass) {
-  const canvas = make("canvas", { "aria-hidden": "true" });
-  const frame = make("div", { class: "chart" });
-  const summary = make("p", { class: "lead" });
-  const line = make("p", { class: "cell-line" });
-  const sum = make("div", { class: "sum-of" });
-  const columns = make("div", { class: "two" });
-  const element = make("div", { class: "text" }, summary, frame, line, sum, columns);
-  const numbers = make("div", { class: "stack" });
-  const box = { left: 34, wide: 0, each: 1 };
+class TextView extends OpenView {
+  canvas = make("canvas", { "aria-hidden": "true" });
+  frame = div("chart");
+  summary = make("p", { class: "lead" });
+  line = make("p", { class: "cell-line" });
+  sum = div("sum-of");
+  columns = div("two");
+  element = div("text", this.summary, this.frame, this.line, this.sum, this.columns);
+  box = { left: 34, wide: 0, each: 1 };
   /** @type {number | null} */
-  let hovered = null;
-  let [told, shown] = ["", ""];
-  let asked = "";
+  hovered = null;
+  /** What was told last, and of which run. */
+  told = "";
+  drawn = "";
   /** What was expected at the places that were asked for. @type {Map<string, any>} */
-  const known = new Map();
+  known = new Map();
+  likelyAsked = "";
 
-  const surprises = () => glass.run().tokens.map((_, n) => {
-    const [own, theirs] = [surpriseAt(glass.run(), n), glass.other() ? surpriseAt(/** @type {any} */ (glass.other()), n) : 0];
-    return own === null || theirs === null ? null : own - theirs;
-  });
-  const grid = liveGrid({
-    label: "Surprise of each token", size: () => [1, glass.run().tokens.length], at: () => [0, glass.q()],
-    move: (_, q) => glass.go({ q }), words: (_, q) => sentence(q),
-  });
-  frame.append(canvas, grid.element);
-
-  /** @param {number} n */
-  const label = (n) => (glass.label(n).length > 11 ? `${glass.label(n).slice(0, 10)}…` : glass.label(n));
-
-  /** @param {number} n */
-  function sentence(n) {
-    const nats = surprises()[n];
-    const run = glass.run();
-    const token = run.tokens[n];
-    if (!token) return "";
-    if (nats === null || nats === undefined) return `token ${n} ${spoken(token.piece)}: ${n < run.ahead ? "nothing comes before it" : run.done ? "no prediction" : awaited(run, "its probability")}`;
-    if (glass.other()) return `token ${n} ${spoken(token.piece)}: ${short(nats, 4)} nats ${nats < 0 ? "less" : "more"} than in the other`;
-    return `token ${n} ${spoken(token.piece)}: ${figure(nats, 3)} nats, probability ${share100(Math.exp(-nats))}`;
+  /** @param {Glass} glass */
+  constructor(glass) {
+    super(glass);
+    const { frame } = this;
+    this.grid = liveGrid({
+      label: "Surprise of each token",
+      size: () => [1, this.run.tokens.length],
+      at: () => [0, this.q],
+      move: (_, q) => glass.go({ q }),
+      words: (_, q) => this.sentence(q),
+    });
+    frame.append(this.canvas, this.grid.element);
+    const hover = (/** @type {number | null} */ n) => {
+      if (n === this.hovered) return;
+      this.hovered = n;
+      this.line.textContent = this.sentence(n ?? this.q);
+      this.draw();
+    };
+    const under = (/** @type {MouseEvent} */ event) => {
+      const n = Math.floor((event.clientX - this.canvas.getBoundingClientRect().left - this.box.left) / this.box.each);
+      return n >= 0 && n < this.run.tokens.length ? n : null;
+    };
+    on(frame, "pointermove", (event) => hover(event.pointerType === "touch" ? null : under(event)));
+    on(frame, "pointerleave", () => hover(null));
+    on(frame, "click", (event) => {
+      const q = under(event);
+      if (q !== null) glass.go({ q });
+    });
+    this.onResize(frame, () => this.layOut());
   }
 
-  function layout() {
+  /** Of each token; with another run, by how much it is more. */
+  get surprises() {
+    const { run, other } = this;
+    return run.tokens.map((_, n) => {
+      const [nats, theirs] = [surpriseAt(run, n), other ? surpriseAt(other, n) : 0];
+      return nats === null || theirs === null ? null : nats - theirs;
+    });
+  }
+
+  /** @param {number} n */
+  label(n) {
+    const label = this.glass.label(n);
+    return label.length > 11 ? `${label.slice(0, 10)}…` : label;
+  }
+
+  /** @param {number} n */
+  sentence(n) {
+    const { run } = this;
+    const nats = this.surprises[n] ?? null;
+    const token = run.tokens[n];
+    if (!token) return "";
+    const name = `token ${n} ${spoken(token.piece)}`;
+    if (nats === null && n < run.ahead) return `${name}: nothing comes before it`;
+    if (nats === null) return `${name}: ${run.done ? "no prediction" : awaited(run, "its probability")}`;
+    if (this.other) return `${name}: ${short(nats, 4)} nats ${nats < 0 ? "less" : "more"} than in the other`;
+    return `${name}: ${figure(nats, 3)} nats, probability ${share100(Math.exp(-nats))}`;
+  }
+
+  layOut() {
+    const { frame, box, canvas } = this;
+    const { tokens } = this.run;
     const wide = frame.clientWidth;
     if (!wide) return;
     box.wide = wide - box.left - 2;
-    box.each = Math.min(WIDEST, box.wide / glass.run().tokens.length);
+    box.each = Math.min(WIDEST, box.wide / tokens.length);
     const context = canvas.getContext("2d");
-    if (context) context.font = `11px ${getComputedStyle(frame).fontFamily}`;
-    const longest = glass.run().tokens.reduce((most, _, n) => Math.max(most, context?.measureText(label(n)).width ?? 0), 12);
-    const high = HIGH + (box.each >= 11 ? 14 + longest : 24);
-    sizeCanvas(canvas, wide, high);
-    draw();
+    if (context) context.font = fontOf(frame);
+    const longest = tokens.reduce((most, _, n) => Math.max(most, context?.measureText(this.label(n)).width ?? 0), 12);
+    sizeCanvas(canvas, wide, HIGH + (box.each >= 11 ? 14 + longest : 24));
+    this.draw();
   }
 
-  function draw() {
-    const values = surprises();
-    const context = box.wide && values.length > 0 ? emptyCanvas(canvas) : null;
+  draw() {
+    const { box, q, surprises, hovered } = this;
+    const context = box.wide && surprises.length > 0 ? emptyCanvas(this.canvas) : null;
     if (!context) return;
-    const ink = inks(frame);
-    const most = Math.max(1, ...values.map((value) => Math.abs(value ?? 0)));
-    const least = values.some((value) => (value ?? 0) < 0) ? -most : 0;
+    const ink = inks(this.frame);
+    const most = Math.max(1, ...surprises.map((nats) => Math.abs(nats ?? 0)));
+    const least = surprises.some((nats) => (nats ?? 0) < 0) ? -most : 0;
+    const y = (/** @type {number} */ nats) => 10 + (HIGH - 10) * (1 - (nats - least) / (most - least));
     const step = [0.5, 1, 2, 5, 10, 20].find((n) => (most - least) / n <= 6) ?? 50;
-    const y = (/** @type {number} */ value) => 10 + (HIGH - 10) * (1 - (value - least) / (most - least));
-    for (let value = Math.ceil(least / step) * step; value <= most; value += step) {
+    for (let nats = Math.ceil(least / step) * step; nats <= most; nats += step) {
       context.fillStyle = ink("line");
-      context.fillRect(box.left, y(value), box.wide, 1);
+      context.fillRect(box.left, y(nats), box.wide, 1);
       context.fillStyle = ink("dim");
       context.textAlign = "right";
-      context.fillText(short(value, 2), box.left - 6, y(value));
+      context.fillText(short(nats, 2), box.left - 6, y(nats));
     }
     const gap = box.each > 6 ? 2 : box.each > 3 ? 1 : 0;
-    const q = glass.q();
-    values.forEach((value, n) => {
-      if (value === null) return;
+    surprises.forEach((nats, n) => {
+      if (nats === null) return;
+      const [top, foot] = [y(Math.max(0, nats)), y(Math.min(0, nats))];
       context.fillStyle = ink(n === q ? "accent" : n === hovered ? "ink" : "bar");
-      const [from, to] = [y(Math.max(0, value)), y(Math.min(0, value))];
-      context.fillRect(box.left + n * box.each, from, Math.max(0.7, box.each - gap, n === q ? 2 : 0), Math.max(1, to - from));
+      context.fillRect(
+        box.left + n * box.each, top, Math.max(0.7, box.each - gap, n === q ? 2 : 0), Math.max(1, foot - top),
+      );
     });
-    const { loss } = glass.run();
-    if (loss !== null && !glass.other()) {
+    const { loss } = this.run;
+    if (loss !== null && !this.other) {
       context.setLineDash([4, 3]);
       context.strokeStyle = ink("dim");
       context.beginPath();
       context.moveTo(box.left, y(loss));
-      context.lineTo(box.left + Math.min(box.wide, box.each * values.length), y(loss));
+      context.lineTo(box.left + Math.min(box.wide, box.each * surprises.length), y(loss));
       context.stroke();
       context.setLineDash([]);
     }
-    const stride = box.each >= 11 ? 1 : [5, 10, 20, 50, 100, 200, 500, 1000].find((n) => n * box.each > 40) ?? values.length;
-    for (let n = 0; n < values.length; n += stride) {
-      const middle = box.left + (n + 0.5) * box.each - (box.each > 6 ? 1 : 0);
-      context.fillStyle = ink(n === q ? "accent" : "dim");
-      if (stride > 1) {
-        context.textAlign = "center";
-        context.fillText(`${n}`, middle, HIGH + 14);
-        continue;
-      }
-      context.save();
-      context.translate(middle, HIGH + 8);
-      context.rotate(-Math.PI / 2);
-      context.textAlign = "right";
-      context.fillText(label(n), 0, 0);
-      context.restore();
-    }
+    this.labelTokens(context, ink);
     context.fillStyle = ink("dim");
     context.textAlign = "left";
     context.fillText("nats", 0, 4);
-    grid.put({ left: box.left + q * box.each - 1, top: 8, width: Math.max(4, box.each), height: HIGH - 6 });
+    this.grid.put({ left: box.left + q * box.each - 1, top: 8, width: Math.max(4, box.each), height: HIGH - 6 });
   }
 
-  /** @param {MouseEvent} event */
-  function under(event) {
-    const n = Math.floor((event.clientX - canvas.getBoundingClientRect().left - box.left) / box.each);
-    return n >= 0 && n < glass.run().tokens.length ? n : null;
+  /** @param {CanvasRenderingContext2D} context @param {(name: string) => string} ink */
+  labelTokens(context, ink) {
+    const { box, q } = this;
+    const count = this.run.tokens.length;
+    const stride = box.each >= 11 ? 1 : ([5, 10, 20, 50, 100, 200, 500, 1000].find((n) => n * box.each > 40) ?? count);
+    context.textAlign = stride > 1 ? "center" : "right";
+    for (let n = 0; n < count; n += stride) {
+      const middle = box.left + (n + 0.5) * box.each - (box.each > 6 ? 1 : 0);
+      context.fillStyle = ink(n === q ? "accent" : "dim");
+      if (stride > 1) context.fillText(`${n}`, middle, HIGH + 14);
+      else turnedText(context, this.label(n), middle, HIGH + 8);
+    }
   }
-  frame.addEventListener("pointermove", (event) => {
-    const next = event.pointerType === "touch" ? null : under(event);
-    if (next === hovered) return;
-    hovered = next;
-    line.textContent = sentence(hovered ?? glass.q());
-    draw();
-  });
-  frame.addEventListener("pointerleave", () => {
-    hovered = null;
-    line.textContent = sentence(glass.q());
-    draw();
-  });
-  frame.addEventListener("click", (event) => {
-    const q = under(event);
-    if (q !== null) glass.go({ q });
-  });
-  const watcher = new ResizeObserver(layout);
-  watcher.observe(frame);
 
-  /** Asks for more of what was expected than came with the run. @param {number} position */
-  function likely(position) {
-    const key = `${glass.run().id} ${position}`;
-    const rows = known.get(key);
-    if (rows || position < 0 || !glass.run().done || asked === key) return rows;
-    asked = key;
-    glass.ask(`predictions?position=${position}&k=${LIKELY}`).then((answer) => {
-      known.set(key, answer);
-      if (glass.q() === position || glass.q() === position + 1) glass.go({});
-    }, () => (asked = "")); // what came with the run is there
+  /** What was likely at a place: more of it is asked for than came with the run. @param {number} position */
+  likely(position) {
+    const { glass, run } = this;
+    const key = `${run.id} ${position}`;
+    const known = this.known.get(key);
+    if (known || position < 0 || !run.done || this.likelyAsked === key) return known;
+    this.likelyAsked = key;
+    const use = (/** @type {any} */ answer) => {
+      this.known.set(key, answer);
+      if (this.q === position || this.q === position + 1) glass.go({});
+    };
+    // without an answer, what came with the run is there
+    glass.ask(`predictions?position=${position}&k=${LIKELY}`).then(use, () => (this.likelyAsked = ""));
     return null;
   }
 
   /** @param {string} caption @param {number} position @param {number | undefined} chosen */
-  function expected(caption, position, chosen) {
-    const run = glass.run();
+  expected(caption, position, chosen) {
+    const { run, glass, state } = this;
     const row = run.predictions[position];
-    if (!row) return null;
+    if (!row) return [];
+    const link = (/** @type {number} */ id) => glass.link(whyWord(state, position, `${id}`));
     /** @type {[number, string, number][]} */
-    const top = likely(position)?.top ?? row.top;
-    const rows = top.map(([id, text, p]) => ({ name: spelled(piece(text)), value: p, text: share100(p), chosen: id === chosen, link: glass.link(whyWord(glass.state(), position, `${id}`)) }));
-    const own = aimOf(run, position);
-    if (chosen !== undefined && own && row.logprob !== null && !top.some(([id]) => id === chosen)) {
-      rows.push({ name: spelled(own.piece), value: Math.exp(row.logprob), text: share100(Math.exp(row.logprob)), chosen: true, link: glass.link(whyWord(glass.state(), position, `${own.id}`)) });
+    const top = this.likely(position)?.top ?? row.top;
+    const rows = top.map(([id, text, p]) =>
+      ({ name: spelled(piece(text)), value: p, text: share100(p), chosen: id === chosen, link: link(id) }));
+    const token = aimOf(run, position);
+    if (chosen !== undefined && token && row.logprob !== null && !top.some(([id]) => id === chosen)) {
+      const p = Math.exp(row.logprob);
+      rows.push({ name: spelled(token.piece), value: p, text: share100(p), chosen: true, link: link(token.id) });
     }
-    return barTable(caption, rows, 1);
+    return [barTable(caption, rows, 1)];
   }
 
-  return {
-    element,
-    numbers,
-    update() {
-      const run = glass.run();
-      const q = glass.q();
-      const now = `${run.id} ${q} ${run.predictions.length} ${run.done} ${glass.other()?.done} ${known.size}`;
-      if (!box.wide || run.id !== shown) layout();
-      shown = run.id;
-      draw();
-      if (now === told) return;
-      told = now;
-      const theirs = glass.other()?.loss;
-      summary.replaceChildren(...(run.loss === null ? [run.done ? "Nothing to predict in this text." : "…"] : [
-        make("strong", {}, `${short(run.loss, 4)} nats`), ` a token on the average of ${plural(run.counted, "token")}; perplexity ${short(Math.exp(run.loss), 4)}`,
-        ...(theirs === null || theirs === undefined ? [] : [`; the other: ${short(theirs, 4)} nats`]),
-      ]));
-      line.textContent = sentence(q);
-      const before = expectedAt(run, q);
-      const token = run.tokens[q];
-      sum.replaceChildren();
-      if (before && before.logprob !== null && token) {
-        const logit = before.logit === null ? "" : `= ${short(before.lse, 6)} − ${short(before.logit, 6)} `;
-        sum.append(
-          make("p", { class: "equation" }, make("span", {}, "−ln p "), make("span", { title: "log of the sum of all exp(logit), minus this token’s logit" }, logit), make("strong", {}, `= ${short(-before.logprob, 6)} nats`)),
-          make("p", { class: "note" }, "logsumexp of all logits, minus the logit of this token"),
-        );
-      }
-      const here = token && expected(run.ahead ? `Before token ${q}: what was likely` : `In place of token ${q}: what is likely`, q - run.ahead, token.id);
-      const next = run.ahead ? expected(`After token ${q}: what is likely`, q, run.tokens[q + 1]?.id) : null;
-      columns.replaceChildren(...[here, next].filter((one) => one instanceof HTMLElement));
-      const after = run.predictions[q];
-      numbers.replaceChildren(
-        make("section", {}, make("h2", {}, "Token ", `${q} `, token ? spelled(token.piece) : ""), factList([
-          ["id", token ? `${token.id}` : null],
-          ["probability", before?.logprob === null || !before ? null : share100(Math.exp(before.logprob))],
-          ["rank", before?.rank ? `${before.rank} of ${figure(glass.model.vocab_size, 0)}` : null],
-          [run.ahead ? "entropy before it" : "entropy in its place", before ? `${short(before.entropy, 4)} nats` : null],
-          ["entropy after it", after && run.ahead ? `${short(after.entropy, 4)} nats` : null],
-        ])),
-        streamNumbers(glass, q),
-      );
-      if (document.activeElement === grid.cell) grid.tell();
-    },
-    close: () => watcher.disconnect(),
-    tensor: () => ({ name: "logits", at: [0, glass.q(), aimOf(glass.run(), glass.q())?.id ?? 0] }),
-  };
+  update() {
+    const { run, q, grid, other } = this;
+    const now = `${run.id} ${q} ${run.predictions.length} ${run.done} ${other?.done} ${this.known.size}`;
+    if (!this.box.wide || run.id !== this.drawn) this.layOut();
+    this.drawn = run.id;
+    this.draw();
+    if (now === this.told) return;
+    this.told = now;
+    this.line.textContent = this.sentence(q);
+    fill(this.summary, ...this.summaryParts());
+    fill(this.sum, ...this.sumParts());
+    const token = run.tokens[q];
+    const what = run.ahead ? `Before token ${q}: what was likely` : `In place of token ${q}: what is likely`;
+    const here = token ? this.expected(what, q - run.ahead, token.id) : [];
+    const next = run.ahead ? this.expected(`After token ${q}: what is likely`, q, run.tokens[q + 1]?.id) : [];
+    fill(this.columns, ...here, ...next);
+    this.drawNumbers();
+    grid.tell();
+  }
+
+  /** The loss of the text. */
+  summaryParts() {
+    const { loss, done, counted } = this.run;
+    if (loss === null) return [done ? "Nothing to predict in this text." : "…"];
+    const theirs = this.other?.loss ?? null;
+    const perplexity = `perplexity ${short(Math.exp(loss), 4)}`;
+    return [
+      make("strong", `${short(loss, 4)} nats`),
+      ` a token on the average of ${plural(counted, "token")}; ${perplexity}`,
+      theirs === null ? "" : `; the other: ${short(theirs, 4)} nats`,
+    ];
+  }
+
+  /** Where the loss of the chosen token comes from. */
+  sumParts() {
+    const before = expectedAt(this.run, this.q);
+    if (!before || before.logprob === null) return [];
+    const logit = before.logit === null ? "" : `= ${short(before.lse, 6)} − ${short(before.logit, 6)} `;
+    const title = "log of the sum of all exp(logit), minus this token’s logit";
+    const nats = make("strong", `= ${short(-before.logprob, 6)} nats`);
+    return [
+      make("p", { class: "equation" }, make("span", "−ln p "), make("span", { title }, logit), nats),
+      remark("logsumexp of all logits, minus the logit of this token"),
+    ];
+  }
+
+  drawNumbers() {
+    const { run, q, glass } = this;
+    const token = run.tokens[q];
+    const before = expectedAt(run, q);
+    const after = run.predictions[q];
+    const logprob = before?.logprob ?? null;
+    const facts = factList([
+      ["id", token ? `${token.id}` : null],
+      ["probability", logprob === null ? null : share100(Math.exp(logprob))],
+      ["rank", before?.rank ? `${before.rank} of ${figure(this.model.vocab_size, 0)}` : null],
+      [run.ahead ? "entropy before it" : "entropy in its place", before ? `${short(before.entropy, 4)} nats` : null],
+      ["entropy after it", after && run.ahead ? `${short(after.entropy, 4)} nats` : null],
+    ]);
+    const name = make("h2", "Token ", `${q} `, token ? spelled(token.piece) : "");
+    fill(this.numbers, make("section", name, facts), streamNumbers(glass, q));
+  }
+
+  tensor() {
+    return { name: "logits", at: [0, this.q, aimOf(this.run, this.q)?.id ?? 0] };
+  }
 }

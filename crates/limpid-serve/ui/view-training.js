@@ -1,18 +1,23 @@
-// A training: its loss so far, a sample of the newest checkpoint, its time-lapse if it records one, and a button that stops it.
+// A training: its loss so far, a sample of the newest checkpoint, its time-lapse if it records one, and a button that
+// stops it.
 import { troubleNote } from "./answer.js";
 import { curveChart } from "./curve.js";
-import { button, figure, make, say, short } from "./dom.js";
+import { button, dim, div, figure, fill, make, say, short } from "./dom.js";
 import { factList } from "./numbers.js";
 import { Trouble, asTrouble } from "./source.js";
 import { readable } from "./text.js";
 import { viewOfTimelapse } from "./view-timelapse.js";
+import { OpenView } from "./view.js";
 
-/** @typedef {import("./glass.js").Glass} Glass */
-
-/** @type {import("./glass.js").View} */
+/** @type {import("./view.js").View} */
 export const viewOfTraining = {
-  id: "training", title: "Loss curve", about: "How did the loss fall while the model was trained?", open: trainingView,
-  missing: (model) => (model.training ? null : model.saved ? "The training needs a server: `limpid inspect --open` shows it." : "There is no log of a training beside this model."),
+  id: "training", title: "Loss curve", about: "How did the loss fall while the model was trained?",
+  open: (glass) => new TrainingView(glass),
+  missing: ({ training, saved }) => {
+    if (training) return null;
+    if (saved) return "The training needs a server: `limpid inspect --open` shows it.";
+    return "There is no log of a training beside this model.";
+  },
 };
 
 /** Milliseconds until new lines of the log are asked for. */
@@ -31,133 +36,172 @@ function thinned(all) {
   });
 }
 
-/** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function trainingView(glass) {
-  const line = make("p", { class: "lead", role: "status" }, "Reading the log …");
-  const stop = button("Stop the training", end, { hidden: "" });
-  const notice = make("div", {});
-  const [loss, validation] = [curveChart(220), curveChart(170)];
-  const samples = make("div", { class: "stack" });
-  const numbers = make("div", { class: "stack" });
-  const inside = make("div", { class: "stack" });
-  const element = make("div", { class: "training stack" }, make("div", { class: "tools" }, line, stop), notice, loss.element, validation.element, samples, inside);
+class TrainingView extends OpenView {
+  line = make("p", { class: "lead", role: "status" }, "Reading the log …");
+  stop = button("Stop the training", () => this.end(), { hidden: "" });
+  loss = curveChart(220);
+  validation = curveChart(170);
+  samples = div("stack");
+  inside = div("stack");
+  element = div(
+    "training stack", div("tools", this.line, this.stop), this.notice, this.loss.element, this.validation.element,
+    this.samples, this.inside,
+  );
   /** @type {[number, number][]} */
-  let losses = [];
+  losses = [];
   /** @type {[number, number][]} */
-  let validated = [];
+  validated = [];
   /** The last line of a step. @type {any} */
-  let last = null;
+  last = null;
   /** @type {any} */
-  let told = null;
-  /** @type {import("./glass.js").Shown | null} */
-  let timelapse = null;
-  let [from, clock, sampled, closed, ending] = [0, 0, -1, false, false];
+  told = null;
+  /** @type {import("./view.js").Shown | null} */
+  timelapse = null;
+  /** The line of the log to go on from. */
+  from = 0;
+  clock = 0;
+  /** The step of the checkpoint that was asked for a sample. */
+  sampled = -1;
+  closed = false;
+  isEnding = false;
 
-  /** @param {any} row */
-  function hear(row) {
-    for (const [all, value] of /** @type {[[number, number][], any][]} */ ([[losses, row.train_loss], [validated, row.val_loss]])) {
-      if (typeof value !== "number") continue;
-      // a run that went back trains these steps again
-      while ((all.at(-1)?.[0] ?? -1) >= row.step) all.pop();
-      all.push([row.step, value]);
-    }
-    if (typeof row.train_loss === "number") last = row;
-    if (typeof row.sample === "string") sample(row.step, row.prompt ?? "", row.sample);
+  /** @param {import("./glass.js").Glass} glass */
+  constructor(glass) {
+    super(glass);
+    this.read();
+  }
+
+  /** @param {[number, number][]} points @param {number} step @param {number | undefined} value */
+  add(points, step, value) {
+    if (typeof value !== "number") return;
+    // a run that went back trains these steps again
+    while ((points.at(-1)?.[0] ?? -1) >= step) points.pop();
+    points.push([step, value]);
+  }
+
+  /** @param {any} row of the log */
+  hear(row) {
+    this.add(this.losses, row.step, row.train_loss);
+    this.add(this.validated, row.step, row.val_loss);
+    if (typeof row.train_loss === "number") this.last = row;
+    if (typeof row.sample === "string") this.sample(row.step, row.prompt ?? "", row.sample);
   }
 
   /** @param {number} step @param {string} prompt @param {string} text */
-  function sample(step, prompt, text) {
-    samples.replaceChildren(make("h2", {}, `A sample after step ${figure(step, 0)}`), make("p", { class: "said" }, make("span", { class: "dim" }, ...readable(prompt, true)), ...readable(text, true)));
+  sample(step, prompt, text) {
+    const said = make("p", { class: "said" }, dim(...readable(prompt, true)), ...readable(text, true));
+    fill(this.samples, make("h2", `A sample after step ${figure(step, 0)}`), said);
   }
 
-  async function read() {
+  /** @returns {Promise<void>} */
+  read = async () => {
     try {
-      told = await glass.source.ask(`training?from=${from}`);
-      if (closed) return;
-      if (told.from < from) [losses, validated, last] = [[], [], null];
-      from = told.next;
-      told.rows.forEach(hear);
-      notice.replaceChildren();
-      show();
-      if (told.more) return read();
-      write();
+      const told = await this.glass.source.ask(`training?from=${this.from}`);
+      if (this.closed) return;
+      this.told = told;
+      if (told.from < this.from) [this.losses, this.validated, this.last] = [[], [], null];
+      this.from = told.next;
+      told.rows.forEach((/** @type {any} */ row) => this.hear(row));
+      fill(this.notice);
+      this.show();
+      if (told.more) return this.read();
+      this.write();
     } catch (fault) {
-      if (closed) return;
+      if (this.closed) return;
       const trouble = asTrouble(fault);
+      this.stop.hidden = true;
       // its server ends with a training
-      const over = told?.steps && trouble.status === null;
-      stop.hidden = true;
-      if (!over) return notice.replaceChildren(troubleNote(trouble, read));
-      // one word about it is enough
-      timelapse?.close?.();
-      inside.querySelectorAll(".trouble").forEach((one) => one.remove());
-      return notice.replaceChildren(troubleNote(new Trouble(`The training has ended, and its page with it. The model and its report.html are in ${glass.model.place?.[0] ?? "the run’s folder"}.`), null));
+      if (this.told?.steps && trouble.status === null) return this.tellEnd();
+      return fill(this.notice, troubleNote(trouble, this.read));
     }
-    clock = setTimeout(read, ASK_AGAIN);
+    this.clock = setTimeout(this.read, ASK_AGAIN);
+  };
+
+  tellEnd() {
+    // one word about it is enough
+    this.timelapse?.close?.();
+    this.inside.querySelectorAll(".trouble").forEach((note) => note.remove());
+    const place = this.model.place?.[0] ?? "the run’s folder";
+    const words = `The training has ended, and its page with it. The model and its report.html are in ${place}.`;
+    fill(this.notice, troubleNote(new Trouble(words), null));
   }
 
   /** Asks the newest checkpoint for a sample, once. */
-  async function write() {
-    if (!told.steps || told.step === sampled || !glass.source.sample) return;
-    sampled = told.step;
-    const prompt = glass.model.example ?? "";
-    const text = await glass.source.sample(prompt, SAMPLE).catch(() => null);
-    if (text !== null && !closed) sample(sampled, prompt, text);
+  async write() {
+    const { told, glass: { source } } = this;
+    if (!told.steps || told.step === this.sampled || !source.sample) return;
+    this.sampled = told.step;
+    const prompt = this.model.example ?? "";
+    const text = await source.sample(prompt, SAMPLE).catch(() => null);
+    if (text !== null && !this.closed) this.sample(this.sampled, prompt, text);
   }
 
-  async function end() {
-    ending = true;
-    show();
+  async end() {
+    this.isEnding = true;
+    this.show();
     say("The training stops after this step.");
-    await glass.source.send?.("training", { stop: true }).catch((fault) => {
-      ending = false;
-      notice.replaceChildren(troubleNote(asTrouble(fault), null));
+    await this.glass.source.send?.("training", { stop: true }).catch((fault) => {
+      this.isEnding = false;
+      fill(this.notice, troubleNote(asTrouble(fault), null));
     });
   }
 
-  function show() {
+  show() {
+    const { told, last, isEnding } = this;
     const step = last?.step ?? 0;
-    const recent = losses.slice(-10);
-    const mean = recent.reduce((sum, [, y]) => sum + y, 0) / recent.length;
-    const best = validated.reduce((/** @type {[number, number] | null} */ a, b) => (a && a[1] <= b[1] ? a : b), null);
-    line.textContent = losses.length === 0 ? "No step has been taken yet." : `Step ${figure(step, 0)}${told.steps ? ` of ${figure(told.steps, 0)}` : ""}: loss ${short(mean, 4)} nats a token${best ? `; lowest validation loss ${short(best[1], 4)}, after step ${figure(best[0], 0)}` : ""}.`;
-    stop.hidden = !told.steps || step >= told.steps;
-    stop.disabled = ending;
-    stop.textContent = ending ? "Stopping …" : "Stop the training";
-    for (const [chart, what, all] of /** @type {[ReturnType<typeof curveChart>, string, [number, number][]][]} */ ([[loss, "training loss, nats a token", losses], [validation, "validation loss, nats a token", validated]])) {
-      const some = thinned(all);
-      chart.element.hidden = some.length < 2;
-      const [first, final] = [some[0], some.at(-1)];
-      if (!first || !final || some.length < 2) continue;
-      chart.show({ x: some.map(([x]) => x), y: some.map(([, y]) => y), dot: { x: final[0], y: final[1] }, bars: null, axes: ["step", what], words: `${what}: from ${short(first[1], 4)} at step ${first[0]} to ${short(final[1], 4)} at step ${final[0]}` });
+    this.line.textContent = this.progressInWords(step);
+    this.stop.hidden = !told.steps || step >= told.steps;
+    this.stop.disabled = isEnding;
+    this.stop.textContent = isEnding ? "Stopping …" : "Stop the training";
+    this.drawCurve(this.loss, "training loss, nats a token", this.losses);
+    this.drawCurve(this.validation, "validation loss, nats a token", this.validated);
+    const whole = (/** @type {number | null | undefined} */ value) => (value == null ? null : figure(value, 0));
+    const isTimed = last?.seconds > 0;
+    const facts = factList([
+      ["newest checkpoint", told.step === null ? null : `step ${figure(told.step, 0)}`],
+      ["tokens", whole(last?.tokens)],
+      ["tokens a second", whole(isTimed ? last.tokens / last.seconds : null)],
+      ["seconds left, about", whole(told.steps && isTimed ? (last.seconds / step) * (told.steps - step) : null)],
+    ]);
+    if (told.timelapse && !this.timelapse) {
+      this.timelapse = viewOfTimelapse.open(this.glass);
+      this.inside.append(make("h2", "Inside, while it learns"), this.timelapse.element);
     }
-    const rate = last?.seconds > 0 ? last.tokens / last.seconds : null;
-    const left = told.steps && last?.seconds > 0 ? (last.seconds / step) * (told.steps - step) : null;
-    numbers.replaceChildren(
-      make("h2", {}, "So far"),
-      factList([
-        ["newest checkpoint", told.step === null ? null : `step ${figure(told.step, 0)}`],
-        ["tokens", last?.tokens === undefined ? null : figure(last.tokens, 0)], ["tokens a second", rate === null ? null : figure(rate, 0)], ["seconds left, about", left === null ? null : figure(left, 0)],
-      ]),
-      ...(timelapse?.numbers ? [timelapse.numbers] : []),
-    );
-    if (told.timelapse && !timelapse) {
-      timelapse = viewOfTimelapse.open(glass);
-      inside.append(make("h2", {}, "Inside, while it learns"), timelapse.element);
-      numbers.append(...(timelapse.numbers ? [timelapse.numbers] : []));
-    }
+    fill(this.numbers, make("h2", "So far"), facts, ...(this.timelapse?.numbers ? [this.timelapse.numbers] : []));
   }
-  read();
 
-  return {
-    element,
-    numbers,
-    update: () => timelapse?.update(),
-    close() {
-      closed = true;
-      clearTimeout(clock);
-      timelapse?.close?.();
-      [loss, validation].forEach((chart) => chart.close());
-    },
-  };
+  /** @param {number} step */
+  progressInWords(step) {
+    if (this.losses.length === 0) return "No step has been taken yet.";
+    const recent = this.losses.slice(-10);
+    const mean = recent.reduce((sum, [, loss]) => sum + loss, 0) / recent.length;
+    const [best] = this.validated.toSorted(([, a], [, b]) => a - b);
+    const lowest = best ? `; lowest validation loss ${short(best[1], 4)}, after step ${figure(best[0], 0)}` : "";
+    const steps = this.told.steps ? ` of ${figure(this.told.steps, 0)}` : "";
+    return `Step ${figure(step, 0)}${steps}: loss ${short(mean, 4)} nats a token${lowest}.`;
+  }
+
+  /** @param {ReturnType<typeof curveChart>} chart @param {string} what @param {[number, number][]} all */
+  drawCurve(chart, what, all) {
+    const points = thinned(all);
+    const [first, last] = [points[0], points.at(-1)];
+    chart.element.hidden = points.length < 2;
+    if (!first || !last || chart.element.hidden) return;
+    const ends = `from ${short(first[1], 4)} at step ${first[0]} to ${short(last[1], 4)} at step ${last[0]}`;
+    chart.show({
+      x: points.map(([x]) => x), y: points.map(([, y]) => y), dot: { x: last[0], y: last[1] }, bars: null,
+      axes: ["step", what], words: `${what}: ${ends}`,
+    });
+  }
+
+  update() {
+    this.timelapse?.update();
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.clock);
+    this.timelapse?.close?.();
+    [this.loss, this.validation].forEach((chart) => chart.close());
+  }
 }

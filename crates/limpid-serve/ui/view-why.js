@@ -1,16 +1,17 @@
-// Arithmetic: any cell of any tensor as the sum behind it, in parts and terms, and what is done with the sum. Each operand
-// leads to its own sum.
+// Arithmetic: any cell of any tensor as the sum behind it, in parts and terms, and what is done with the sum. Each
+// operand leads to its own sum.
 import { curveChart } from "./curve.js";
-import { make, short } from "./dom.js";
-import { loader, troubleNote } from "./answer.js";
-import { barTable, factList, signed, signedBar } from "./numbers.js";
-import { asTrouble } from "./source.js";
+import { anchor, dim, div, fill, make, remark, scrolling, short } from "./dom.js";
+import { barCell, barTable, factList, numberCell, placeInput, signed, signedBar, tensorLink } from "./numbers.js";
 import { formulaOf, readable } from "./text.js";
+import { nearestIn, OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
-/** @type {import("./glass.js").View} */
-export const viewOfWhy = { id: "why", title: "Arithmetic", about: "What is the sum behind a number?", open: whyView,
+/** @type {import("./view.js").View} */
+export const viewOfWhy = {
+  id: "why", title: "Arithmetic", about: "What is the sum behind a number?",
+  open: (glass) => new WhyView(glass),
   needs: ({ n, at }) => (n && at ? [`explain/${encodeURIComponent(n)}?at=${at}`] : []),
 };
 
@@ -20,165 +21,225 @@ const FIRST_TERMS = 16;
 /** @param {number | string} value */
 const exactly = (value) => short(typeof value === "string" ? value.replace("inf", "Infinity") : value, 6);
 
-/** @param {Glass} glass @returns {import("./glass.js").Shown} */
-function whyView(glass) {
-  const heading = make("h2", {}, "…");
-  const places = make("div", { class: "leading" });
-  const body = make("div", { class: "lesson" }, make("p", { class: "hint" }, "Adding up …"));
-  const notice = make("div", {});
-  const element = make("div", { class: "why" }, make("div", { class: "tools" }, heading, places), notice, body);
-  const numbers = make("div", { class: "stack" });
-  const chart = curveChart();
-  /** @type {any[] | null} */
-  let listing = null;
-  let [asked, laid, placed] = ["", "", ""];
+class WhyView extends OpenView {
+  heading = make("h2", "…");
+  places = div("leading");
+  body = div("lesson", make("p", { class: "hint" }, "Adding up …"));
+  element = div("why", div("tools", this.heading, this.places), this.notice, this.body);
+  chart = curveChart();
+  /** The tensor that the fields are for. */
+  laid = "";
+  /** The cell that was shown last. */
+  placed = "";
 
-  const name = () => glass.state().n || (glass.model.lm_head ? "logits" : `blocks.${glass.run().depth - 1}.hook_resid_post`);
-  const entry = () => listing?.find((one) => one.name === name());
-  /** The place: what the address says, else what is chosen elsewhere. @returns {number[]} */
-  function at() {
-    const said = glass.state().at.split(",").filter((word) => /^\d+$/.test(word)).map(Number);
-    const own = entry();
-    if (!own) return said;
-    const chosen = /** @type {Record<string, number | null | undefined>} */ ({
-      pos: glass.q(), query_pos: glass.q(), key_pos: glass.k(), head: glass.state().h, d_vocab: own.name === "logits" || own.name === "probs" ? glass.run().predictions[glass.q()]?.top[0]?.[0] : 0,
+  get name() {
+    return this.state.n || (this.model.lm_head ? "logits" : `blocks.${this.run.depth - 1}.hook_resid_post`);
+  }
+
+  get entry() {
+    return this.listing.find(({ name }) => name === this.name);
+  }
+
+  /** The cell: what the address says, else what is chosen elsewhere. @returns {number[]} */
+  get cell() {
+    const { entry, q } = this;
+    const said = this.state.at.split(",").filter((word) => /^\d+$/.test(word)).map(Number);
+    if (!entry) return said;
+    const isToken = entry.name === "logits" || entry.name === "probs";
+    const token = isToken ? this.run.predictions[q]?.top[0]?.[0] : 0;
+    /** @type {Record<string, number | null | undefined>} */
+    const chosen = { pos: q, query_pos: q, key_pos: this.glass.k, head: this.state.h, d_vocab: token };
+    return entry.shape.map((/** @type {number} */ size, /** @type {number} */ n) =>
+      Math.min(size - 1, said[n] ?? chosen[entry.axes?.[n]] ?? 0));
+  }
+
+  /** The address of a cell's sum. @param {{name: string, at: number[]}} cell */
+  link({ name, at }) {
+    return this.glass.link({ v: "why", n: name, at: at.join() });
+  }
+
+  update() {
+    if (!this.run.done) return;
+    if (this.listing.length > 0) this.show();
+    else this.load();
+  }
+
+  show() {
+    const { glass, name, cell, q } = this;
+    // the chosen token moves the cell with it, and a cell the chosen token
+    const axis = this.entry?.axes?.findIndex(isPosition) ?? -1;
+    const placed = `${name} ${cell}`;
+    const isMoved = placed !== this.placed;
+    const position = cell[axis];
+    this.placed = placed;
+    if (position !== undefined && position !== q && position < this.run.tokens.length) {
+      return glass.go(isMoved ? { q: position } : { at: cell.map((n, i) => (i === axis ? q : n)).join() });
+    }
+    const key = `${glass.runs} ${placed}`;
+    if (key !== this.asked) this.lay(cell);
+    const ask = () => glass.askBoth(`explain/${encodeURIComponent(name)}?at=${cell}`);
+    this.askOnce(key, ask, ([ours, theirs]) => this.draw(ours, theirs), (trouble) => {
+      fill(this.body);
+      fill(this.numbers);
+      const near = nearestIn(trouble);
+      return near && near !== name ? [anchor(glass.link({ n: near, at: "" }), near)] : [];
     });
-    return own.shape.map((/** @type {number} */ size, /** @type {number} */ n) => Math.min(size - 1, said[n] ?? chosen[own.axes?.[n]] ?? 0));
-  }
-  /** @param {{name: string, at: number[]}} to */
-  const link = (to) => glass.link({ v: "why", n: to.name, at: to.at.join() });
-
-  const load = loader(notice, glass.listing, ({ tensors, params }) => {
-    listing = [...tensors, ...params];
-    glass.go({}); // there is a tensor now
-  });
-
-  async function show() {
-    // the chosen token moves the place with it, and a place the chosen token
-    const axis = entry()?.axes?.findIndex((/** @type {string} */ one) => one === "pos" || one === "query_pos") ?? -1;
-    const place = at();
-    const moved = placed !== `${name()} ${place}`;
-    const there = place[axis];
-    placed = `${name()} ${place}`;
-    if (there !== undefined && there !== glass.q() && there < glass.run().tokens.length) {
-      if (moved) return glass.go({ q: there });
-      return glass.go({ at: place.map((n, i) => (i === axis ? glass.q() : n)).join() });
-    }
-    const key = `${glass.run().id} ${glass.other()?.done ? glass.other()?.id : ""} ${name()} ${place}`;
-    if (key === asked) return;
-    asked = key;
-    lay(place);
-    const question = `explain/${encodeURIComponent(name())}?at=${place}`;
-    try {
-      const [own, theirs] = await Promise.all([glass.ask(question), glass.other()?.done ? glass.askOther(question).catch(() => null) : null]);
-      if (key !== asked) return;
-      notice.replaceChildren();
-      fill(own, theirs);
-    } catch (fault) {
-      if (key !== asked) return;
-      body.replaceChildren();
-      numbers.replaceChildren();
-      const trouble = asTrouble(fault);
-      const near = trouble.code === "unknown_tensor" ? /`([^`]+)`[^`]*$/.exec(trouble.message)?.[1] : null;
-      notice.replaceChildren(troubleNote(trouble, near ? null : () => {
-        asked = "";
-        show();
-      }, ...(near && near !== name() ? [make("a", { href: glass.link({ n: near, at: "" }) }, near)] : [])));
-    }
   }
 
-  /** Fields for the place, one an axis. @param {number[]} place */
-  function lay(place) {
-    const own = entry();
-    if (laid !== name()) {
-      laid = name();
-      places.replaceChildren(...(own?.shape ?? []).map((/** @type {number} */ size, /** @type {number} */ n) => {
-        const word = own.axes?.[n] ?? `axis ${n}`;
-        const input = make("input", { type: "number", min: "0", max: `${size - 1}`, "aria-label": word });
-        input.addEventListener("change", () => {
-          const next = at().map((old, m) => (m === n ? Math.min(size - 1, Math.max(0, Math.trunc(Number(input.value) || 0))) : old));
-          glass.go({ n: name(), at: next.join(), ...(/^(query_)?pos$/.test(word) ? { q: next[n] ?? 0 } : {}) });
-        });
-        return size === 1 ? "" : make("label", {}, `${word} `, input);
-      }));
+  /** Fields for the cell, one an axis. @param {number[]} cell */
+  lay(cell) {
+    const { entry, name } = this;
+    if (this.laid !== name) {
+      this.laid = name;
+      fill(this.places, ...(entry?.shape ?? []).map((/** @type {number} */ size, /** @type {number} */ n) =>
+        this.placeField(entry.axes?.[n] ?? `axis ${n}`, n, size)));
     }
-    const shown = place.filter((_, n) => own?.shape[n] !== 1);
-    places.querySelectorAll("input").forEach((input, n) => (input.value = `${shown[n] ?? 0}`));
+    const shown = cell.filter((_, n) => entry?.shape[n] !== 1);
+    this.places.querySelectorAll("input").forEach((input, n) => (input.value = `${shown[n] ?? 0}`));
+  }
+
+  /** @param {string} axis @param {number} n its place among the axes @param {number} size */
+  placeField(axis, n, size) {
+    if (size === 1) return "";
+    return make("label", `${axis} `, placeInput(axis, size, (place) => {
+      const next = this.cell.with(n, place);
+      this.glass.go({ n: this.name, at: next.join(), ...(isPosition(axis) ? { q: place } : {}) });
+    }));
   }
 
   /** A number that leads to where it comes from. @param {any} operand */
-  const operand = (operand) => (operand.to ? make("a", { href: link(operand.to), title: `${operand.to.name} [${operand.to.at.join(", ")}]` }, exactly(operand.value)) : make("span", {}, exactly(operand.value)));
+  operand({ to, value }) {
+    const title = to ? `${to.name} [${to.at.join(", ")}]` : null;
+    return to ? make("a", { href: this.link(to), title }, exactly(value)) : make("span", exactly(value));
+  }
 
-  /** @param {any} own @param {any} theirs of the run that is compared with */
-  function fill(own, theirs) {
-    heading.replaceChildren(make("code", {}, own.name), make("span", { class: "dim" }, ` [${own.at.join(", ")}] = `), exactly(own.value));
-    /** @type {(HTMLElement | string)[]} */
-    const parts = [];
-    if (own.formula) parts.push(make("p", { class: "formula" }, ...formulaOf(own.formula)));
-    parts.push(make("p", {}, ...own.words.split("\x60").flatMap((/** @type {string} */ text, /** @type {number} */ n) => (n % 2 ? [make("code", {}, text)] : readable(text, false)))));
-    const other = new Map((theirs?.parts ?? []).map((/** @type {any} */ part) => [part.label, Number(part.value)]));
-    if (own.parts.length > 1 || theirs) {
-      const rows = own.parts.map((/** @type {any} */ { label, value }) => {
-        const less = other.get(label);
-        return { name: label, value: Number(value) || 0, text: `${exactly(value)}${less === undefined ? "" : ` (${signed(Number(value) - less)})`}` };
-      });
-      parts.push(barTable(theirs ? "Parts of the sum (and by how much they are more than the other’s)" : "Parts of the sum", rows));
-    }
+  /** @param {any} ours @param {any} theirs of the run that is compared with */
+  draw(ours, theirs) {
+    const { name, at, value, formula, parts, curve } = ours;
+    fill(this.heading, make("code", name), dim(` [${at.join(", ")}] = `), exactly(value));
+    const words = ours.words.split("\x60").flatMap((/** @type {string} */ text, /** @type {number} */ n) =>
+      (n % 2 ? [make("code", text)] : readable(text, false)));
     /** @type {any[]} */
-    const terms = own.parts.flatMap((/** @type {any} */ part) => part.terms.map((/** @type {any} */ term) => ({ ...term, part: part.label })))
-      .sort((/** @type {any} */ a, /** @type {any} */ b) => Math.abs(Number(b.value)) - Math.abs(Number(a.value)));
-    if (terms.length > 0) {
-      const several = own.parts.length > 1;
-      const most = Math.max(...terms.map(({ value }) => Math.abs(Number(value)) || 0), 1e-30);
-      const rows = terms.map(({ part, label, left, right, value }) => {
-        const bar = signedBar(Number(value) || 0, most);
-        return make("tr", {}, make("th", { scope: "row" }, several && !label.startsWith(part) ? `${part}, ${label}` : label), make("td", { class: "number" }, operand(left)), make("td", { class: "number" }, ...(right ? ["× ", operand(right)] : [])), make("td", { class: "number" }, `= ${exactly(value)}`), make("td", { class: "of-bar", "aria-hidden": "true" }, bar));
-      });
-      const what = own.shown < own.of ? `The ${own.shown} largest of ${own.of} terms` : own.of === 1 ? "The only term" : `All ${own.of} terms`;
-      const table = (/** @type {HTMLElement[]} */ some, /** @type {string} */ caption) => make("div", { class: "wide", tabindex: "0", role: "group", "aria-label": caption }, make("table", { class: "plain-table terms" }, make("caption", { class: some === rows ? "unseen" : null }, caption), make("tbody", {}, ...some)));
-      const first = rows.splice(0, FIRST_TERMS);
-      parts.push(table(first, what));
-      if (rows.length > 0) parts.push(make("details", {}, make("summary", {}, `${rows.length} more`), table(rows, "More terms")));
-    }
-    const sum = own.parts.reduce((/** @type {number} */ all, /** @type {any} */ part) => all + Number(part.value), 0);
+    const terms = parts.flatMap((/** @type {any} */ part) => part.terms.map((/** @type {any} */ term) =>
+      ({ ...term, part: part.label })));
+    terms.sort((a, b) => Math.abs(Number(b.value)) - Math.abs(Number(a.value)));
+    const sum = parts.reduce((/** @type {number} */ all, /** @type {any} */ part) => all + Number(part.value), 0);
+    fill(
+      this.body, ...(formula ? [make("p", { class: "formula" }, ...formulaOf(formula))] : []), make("p", ...words),
+      ...(parts.length > 1 || theirs ? [partTable(parts, theirs)] : []), ...this.termTables(ours, terms),
+      this.sums(ours, sum), ...(curve ? this.curve(ours, sum) : []),
+    );
+    fill(this.numbers, this.facts(ours, theirs), ...this.operandLinks(ours, terms));
+  }
+
+  /** @param {any} ours @param {any[]} terms the largest first */
+  termTables({ parts, shown, of: count }, terms) {
+    const most = Math.max(...terms.map(({ value }) => Math.abs(Number(value)) || 0), 1e-30);
+    const rows = terms.map(({ part, label, left, right, value }) => {
+      const name = parts.length > 1 && !label.startsWith(part) ? `${part}, ${label}` : label;
+      const factor = right ? ["× ", this.operand(right)] : [];
+      return make(
+        "tr", make("th", { scope: "row" }, name), numberCell(this.operand(left)), numberCell(...factor),
+        numberCell(`= ${exactly(value)}`), barCell(signedBar(Number(value) || 0, most)),
+      );
+    });
+    const table =
+      (/** @type {HTMLElement[]} */ some, /** @type {string} */ caption, /** @type {string | null} */ kind) =>
+      scrolling(
+        caption,
+        make(
+          "table", { class: "plain-table terms" }, make("caption", { class: kind }, caption),
+          make("tbody", ...some),
+        ),
+      );
+    const all = count === 1 ? "The only term" : `All ${count} terms`;
+    const what = shown < count ? `The ${shown} largest of ${count} terms` : all;
+    const more = rows.slice(FIRST_TERMS);
+    return [
+      ...(rows.length > 0 ? [table(rows.slice(0, FIRST_TERMS), what, null)] : []),
+      ...(
+        more.length > 0
+          ? [make("details", make("summary", `${more.length} more`), table(more, "More terms", "unseen"))]
+          : []
+      ),
+    ];
+  }
+
+  /** What is done with the sum, line by line. @param {any} ours @param {number} sum */
+  sums({ shown, of: count, remainder, parts, steps, exact, value, rounding }, sum) {
     /** @type {[Node | string, Node | string | null][]} */
     const lines = [];
-    if (own.shown < own.of) lines.push(["terms that are not shown", exactly(own.remainder)]);
-    if (own.parts.length > 0) lines.push(["sum", exactly(sum)]);
-    for (const { operation, label, by, result, to } of own.steps ?? []) {
-      lines.push([make("span", {}, `${operation} ${by ? "" : label}`, ...(by ? [operand(by), ` ${label}`] : [])), make("span", {}, "= ", operand({ value: result, to }))]);
+    if (shown < count) lines.push(["terms that are not shown", exactly(remainder)]);
+    if (parts.length > 0) lines.push(["sum", exactly(sum)]);
+    for (const { operation, label, by, result, to } of steps ?? []) {
+      const step = make("span", `${operation} ${by ? "" : label}`, ...(by ? [this.operand(by), ` ${label}`] : []));
+      lines.push([step, make("span", "= ", this.operand({ value: result, to }))]);
     }
-    lines.push(["in 64 bits", exactly(own.exact ?? Number(own.value) - Number(own.rounding))], ["rounding of 32 bits", exactly(own.rounding)], [make("strong", {}, "value"), make("strong", {}, exactly(own.value))]);
-    const list = factList(lines);
+    lines.push(
+      ["in 64 bits", exactly(exact ?? Number(value) - Number(rounding))], ["rounding of 32 bits", exactly(rounding)],
+    );
+    const list = factList([...lines, [make("strong", "value"), make("strong", exactly(value))]]);
     list.classList.add("sums");
-    parts.push(list);
-    if (own.curve) {
-      const x = Number(own.steps?.[0]?.operation === own.curve.function ? sum : own.curve.at ?? sum);
-      chart.show({ x: own.curve.x, y: own.curve.y, dot: { x, y: Number(own.value) }, bars: null, words: `${own.curve.function ?? own.op}: ${exactly(x)} becomes ${exactly(own.value)}` });
-      parts.push(make("p", { class: "note" }, `${own.curve.function ?? ""}: ${exactly(x)} becomes ${exactly(own.value)}`), chart.element);
-    }
-    body.replaceChildren(...parts);
-    const about = entry();
-    /** @type {Map<string, number[]>} */
-    const operands = new Map();
-    for (const { left, right } of terms) for (const one of [left, right]) if (one?.to && !operands.has(one.to.name)) operands.set(one.to.name, one.to.at);
-    for (const { by, to } of own.steps ?? []) for (const one of [by?.to, to]) if (one && !operands.has(one.name)) operands.set(one.name, one.at);
-    numbers.replaceChildren(
-      make("section", {}, make("h2", {}, make("a", { href: glass.link({ v: "table", n: own.name, at: own.at.join() }) }, make("code", {}, own.name))), ...(about?.about ? [make("p", { class: "note" }, about.about)] : []),
-        factList([["value", exactly(own.value)], ["the other’s", theirs ? exactly(theirs.value) : null], ["made by", own.op], ["symbol", about?.symbol ? make("span", { class: "symbol" }, ...formulaOf(about.symbol)) : null]])),
-      ...(operands.size > 0 ? [make("section", {}, make("h2", {}, "Go to"), ...[...operands].map(([to, place]) => make("p", {}, make("a", { href: link({ name: to, at: place }) }, make("code", {}, to)))))] : []),
+    return list;
+  }
+
+  /** The function that the sum goes through. @param {any} ours @param {number} sum */
+  curve({ curve, steps, value, op }, sum) {
+    const x = Number(steps?.[0]?.operation === curve.function ? sum : (curve.at ?? sum));
+    const becomes = `${exactly(x)} becomes ${exactly(value)}`;
+    this.chart.show({
+      x: curve.x, y: curve.y, dot: { x, y: Number(value) }, bars: null, words: `${curve.function ?? op}: ${becomes}`,
+    });
+    return [remark(`${curve.function ?? ""}: ${becomes}`), this.chart.element];
+  }
+
+  /** @param {any} ours @param {any} theirs */
+  facts({ name, at, value, op }, theirs) {
+    const { about, symbol } = this.entry ?? {};
+    return make(
+      "section", make("h2", tensorLink(this.glass, name, at.join())), ...(about ? [remark(about)] : []),
+      factList([
+        ["value", exactly(value)], ["the other’s", theirs ? exactly(theirs.value) : null], ["made by", op],
+        ["symbol", symbol ? make("span", { class: "symbol" }, ...formulaOf(symbol)) : null],
+      ]),
     );
   }
 
-  return {
-    element,
-    numbers,
-    update() {
-      if (!glass.run().done) return;
-      if (listing) show();
-      else load();
-    },
-    close: chart.close,
-    tensor: () => ({ name: name(), at: at() }),
-  };
+  /** Links to the sums of the operands, one a tensor. @param {any} ours @param {any[]} terms */
+  operandLinks({ steps }, terms) {
+    const cells = [
+      ...terms.flatMap(({ left, right }) => [left?.to, right?.to]),
+      ...(steps ?? []).flatMap((/** @type {any} */ { by, to }) => [by?.to, to]),
+    ];
+    /** @type {Map<string, any>} */
+    const first = new Map();
+    for (const cell of cells) if (cell && !first.has(cell.name)) first.set(cell.name, cell);
+    const links =
+      [...first.values()].map((cell) => make("p", anchor(this.link(cell), make("code", cell.name))));
+    return links.length > 0 ? [make("section", make("h2", "Go to"), ...links)] : [];
+  }
+
+  close() {
+    this.chart.close();
+  }
+
+  tensor() {
+    return { name: this.name, at: this.cell };
+  }
+}
+
+/** Whether an axis is that of the token that looks. @param {string} axis */
+const isPosition = (axis) => /^(query_)?pos$/.test(axis);
+
+/** The parts of a sum, beside those of the other run. @param {any[]} parts @param {any} theirs */
+function partTable(parts, theirs) {
+  const others = new Map((theirs?.parts ?? []).map((/** @type {any} */ part) => [part.label, Number(part.value)]));
+  const rows = parts.map(({ label, value }) => {
+    const other = others.get(label);
+    const more = other === undefined ? "" : ` (${signed(Number(value) - other)})`;
+    return { name: label, value: Number(value) || 0, text: `${exactly(value)}${more}` };
+  });
+  return barTable(
+    theirs ? "Parts of the sum (and by how much they are more than the other’s)" : "Parts of the sum", rows,
+  );
 }

@@ -17,7 +17,7 @@ import { viewOfTour } from "./tour.js";
 import { viewOfWalks } from "./view-walks.js";
 import { viewOfWhy } from "./view-why.js";
 
-/** @type {{title: string, views: import("./glass.js").View[]}[]} */
+/** @type {{title: string, views: import("./view.js").View[]}[]} */
 export const GROUPS = [
   { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens] },
   { title: "Training", views: [viewOfTraining, viewOfTimelapse] },
@@ -26,5 +26,5 @@ export const GROUPS = [
   { title: "Learn", views: [viewOfTour, viewOfWalks] },
 ];
 
-/** @type {import("./glass.js").View[]} */
+/** @type {import("./view.js").View[]} */
 export const VIEWS = GROUPS.flatMap(({ views }) => views);

@@ -4,12 +4,17 @@ import { readable } from "./text.js";
 
 /** @type {Record<string, string>} */
 const GLOSSARY = {
-  logit: "The score that the model gives a token; the exponentials of all logits, divided by their sum, are the probabilities.",
+  logit:
+    "The score that the model gives a token; the exponentials of all logits, divided by their sum, are the " +
+    "probabilities.",
   logits: "The scores that the model gives all tokens; their exponentials, divided by the sum, are the probabilities.",
-  nats: "The unit of surprise: minus the natural logarithm of a probability. 0 is certain; 0.69 is one in two, 2.3 one in ten.",
+  nats:
+    "The unit of surprise: minus the natural logarithm of a probability. " +
+    "0 is certain; 0.69 is one in two, 2.3 one in ten.",
   head: "A part of attention: it looks at some of the tokens so far and copies something from there.",
   heads: "Parts of attention: each looks at some of the tokens so far and copies something from there.",
-  MLP: "The feed-forward network of a block: units that respond to what the stream holds at one token, and write to it.",
+  MLP:
+    "The feed-forward network of a block: units that respond to what the stream holds at one token, and write to it.",
   stream: "The residual stream: one vector for each token, to which every part of the model adds.",
   embedding: "The vector that the model has learned for a token: where its stream begins.",
   lens: "The logit lens: what the head would predict if the stream of an earlier block were the last.",
