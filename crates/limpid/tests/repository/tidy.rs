@@ -525,6 +525,100 @@ where
     assert_eq!(functions(source), [("two", 5), ("last", 8)]);
 }
 
+/// The page's scripts and its style, by their names.
+fn page_sources() -> Vec<(String, String)> {
+    let entries = fs::read_dir(crates().join("limpid-serve/ui")).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "js" || end == "css")).collect();
+    paths.sort();
+    let name = |path: &Path| format!("limpid-serve/ui/{}", path.file_name().unwrap().display());
+    paths.into_iter().map(|path| (name(&path), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// Every function of a script that has a body of its own lines: the line that begins it, and its lines of code up to the line, no further
+/// in, that closes it. What is handed a function across lines counts as a part of it.
+fn script_functions(text: &str) -> Vec<(&str, usize)> {
+    let is_comment = |line: &str| ["//", "/*", "*"].iter().any(|start| line.trim_start().starts_with(start));
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty() && !is_comment(line)).collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut all = vec![];
+    for (n, line) in lines.iter().enumerate().filter(|(_, line)| begins_function(line)) {
+        // `) {` ends parameters
+        let closes = |other: &&str| {
+            indent(other) <= indent(line) && !(other.trim_start().starts_with(')') && other.ends_with('{'))
+        };
+        let inside = lines[n + 1..].iter().take_while(|other| !closes(other)).count();
+        let end = usize::from(!line.ends_with("=>"));
+        all.push((line.trim(), 1 + inside + end));
+    }
+    all
+}
+
+/// Whether a line of a script begins a function: `function`, an arrow, or a method.
+fn begins_function(line: &str) -> bool {
+    let line = line.trim();
+    let method = line.split('(').next().is_some_and(|name| {
+        let words = ["if", "for", "for await", "while", "switch", "catch", "}", "return"];
+        let is_name = |c: char| c.is_alphanumeric() || " _#*".contains(c);
+        !name.is_empty() && name.chars().all(is_name) && !words.contains(&name.trim())
+    });
+    let opens = ["{", "(", "[", "=>"].iter().any(|end| line.ends_with(end));
+    opens && (line.contains("=>") || line.contains("function") || method && !line.ends_with("=>"))
+}
+
+/// The page keeps the rules of Rust's sources: lengths of functions and files, and 120 columns.
+#[test]
+fn the_page_is_as_long_and_as_wide_as_one_can_read() {
+    let (sources, mut functions) = (page_sources(), 0);
+    for (place, text) in &sources {
+        let wide = text.lines().enumerate().find(|(_, line)| line.chars().count() > 120);
+        assert_eq!(wide.map(|(n, line)| (n + 1, line)), None, "{place} has a line of more than 120 columns");
+        assert!(text.lines().count() <= LONGEST_FILE, "{place} has more than {LONGEST_FILE} lines");
+        if place.ends_with(".js") {
+            let all = script_functions(text);
+            let long = all.iter().find(|(_, lines)| *lines > LONGEST_FUNCTION);
+            assert_eq!(long, None, "{place}: a function has at most {LONGEST_FUNCTION} lines of code; divide it");
+            functions += all.len();
+        }
+    }
+    assert!(sources.len() > 50 && functions > 800, "only {} files and {functions} functions were seen", sources.len());
+}
+
+#[test]
+fn a_function_of_a_script_ends_where_it_closes() {
+    let source = "\
+const short = (x) => x + 1;
+export async function two(
+  a,
+) {
+  // a comment
+
+  return a;
+}
+class X {
+  /** What it is. */
+  get size() {
+    if (this.y) {
+      return 1;
+    }
+    return 2;
+  }
+  keys = {
+    a: () => 1,
+  };
+}
+const table = rows.map((row) =>
+  row.length);
+on(element, \"click\", (event) => {
+  go();
+});
+";
+    let found: Vec<(&str, usize)> = script_functions(source);
+    let begins = ["export async function two(", "get size() {"];
+    assert_eq!(found[..2], [(begins[0], 5), (begins[1], 6)]);
+    assert_eq!(found[2..], [("const table = rows.map((row) =>", 2), ("on(element, \"click\", (event) => {", 3)]);
+}
+
 /// The functions of a source under `#[test]`.
 fn tests_of(text: &str) -> Vec<&str> {
     let name = |part| -> Option<&str> { str::split_once(part, "fn ")?.1.split('(').next() };
