@@ -2,11 +2,10 @@
 //! left out, and the test says so; `PYTHON` names a Python that has the packages, and `NODE_FOLDER` a folder that has those of npm.
 #![cfg(all(unix, feature = "serve"))]
 
-use crate::common::{Folder, LIMPID, blocks_of, root, text};
+use crate::common::{Folder, blocks_of, root, text};
 use limpid::Lm;
 use limpid::generate::{Options, Sampler};
 use serde_json::{Value, json};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A running server, which ends with the test.
@@ -56,11 +55,7 @@ fn python(package: &str) -> Option<String> {
 }
 
 fn train(f: &Folder, command: &str) {
-    let folder = Path::new(LIMPID).parent().unwrap().display().to_string();
-    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
-    let mut shell = Command::new("sh");
-    shell.args(["-euc", command]).current_dir(&f.0).env("PATH", path);
-    run(shell.env("LIMPID_STEPS", "30").env("LIMPID_SAMPLE", "0"));
+    run(f.shell(command).env("LIMPID_STEPS", "30").env("LIMPID_SAMPLE", "0"));
 }
 
 #[test]
@@ -174,8 +169,7 @@ fn lm_eval_agrees() {
     command.args(["-m", "lm_eval", "--model", "local-completions", "--model_args", &model, "--tasks", "stories"]);
     command.args(["--include_path", ".", "--output_path", "out", "--log_samples", "--limit", "20"]).current_dir(&f.0);
     run(command.env("HF_HOME", f.0.join("hf")).env("HF_DATASETS_OFFLINE", "1").env("HF_HUB_OFFLINE", "1"));
-    let mut shell = Command::new("sh");
-    let samples = run(shell.args(["-euc", "cat out/*/samples_*.jsonl"]).current_dir(&f.0));
+    let samples = run(&mut f.shell("cat out/*/samples_*.jsonl"));
     let mut compared = 0;
     for line in samples.lines() {
         let sample: Value = serde_json::from_str(line).unwrap();

@@ -2,10 +2,8 @@
 //! by document, in a folder with the files that it speaks of. Where other tests run a document, or no test can, it says so here.
 #![cfg(unix)]
 
-use crate::common::{Folder, LIMPID, block, blocks_of, root, text};
+use crate::common::{Folder, block, blocks_of, root, text};
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Documents that other tests run whole; of docs/training.md tune.rs runs the first block on fine-tuning.
 const ELSEWHERE: [(&str, &str); 5] = [
@@ -14,20 +12,6 @@ const ELSEWHERE: [(&str, &str); 5] = [
     ("docs/serve.md", "clients.rs"),
     ("docs/chat.md", "cli.rs"),
     ("docs/lessons.md", "lesson.rs"),
-];
-
-/// Documents whose commands run here.
-const GUIDES: [&str; 10] = [
-    "docs/README.md",
-    "docs/training.md",
-    "docs/formats.md",
-    "docs/data.md",
-    "docs/inside.md",
-    "docs/interventions.md",
-    "docs/pictures.md",
-    "docs/scale.md",
-    "docs/gpu.md",
-    "docs/walks.md",
 ];
 
 /// How commands begin that no test runs.
@@ -102,10 +86,7 @@ fn started(line: String) -> String {
 }
 
 fn sh(f: &Folder, command: &str) -> String {
-    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("sh");
-    shell.args(["-euc", &format!("exec 2>&1\n{command}")]).current_dir(&f.0).env("PATH", path).env("COLUMNS", "100");
-    let out = shell.envs(short(command)).stdin(Stdio::null()).output().unwrap();
+    let out = f.shell(command).envs(short(command)).output().unwrap();
     let seen = text(&out.stdout);
     println!("$ {command}\n{seen}");
     assert!(out.status.success(), "{command}: {}\n{seen}", out.status);
@@ -190,13 +171,35 @@ fn the_commands_of_the_readme_run() {
     assert!(ran >= 12, "only {ran} commands were run");
 }
 
-#[test]
-#[ignore = "gate"]
-fn the_commands_of_the_guides_run() {
-    for document in GUIDES {
-        let f = folder(&document.replace('/', "-"));
-        for command in commands(document) {
-            sh(&f, &command);
+/// Documents of docs/ whose commands run, and a test for each.
+macro_rules! guides {
+    ($($test:ident: $guide:literal),* $(,)?) => {
+        const GUIDES: &[&str] = &[$($guide),*];
+
+        mod the_commands_of_a_guide_run {
+            $(
+                #[test]
+                #[ignore = "gate"]
+                fn $test() {
+                    let f = super::folder(stringify!($test));
+                    for command in super::commands($guide) {
+                        super::sh(&f, &command);
+                    }
+                }
+            )*
         }
-    }
+    };
+}
+
+guides! {
+    readme: "docs/README.md",
+    training: "docs/training.md",
+    formats: "docs/formats.md",
+    data: "docs/data.md",
+    inside: "docs/inside.md",
+    interventions: "docs/interventions.md",
+    pictures: "docs/pictures.md",
+    scale: "docs/scale.md",
+    gpu: "docs/gpu.md",
+    walks: "docs/walks.md",
 }

@@ -82,26 +82,62 @@ fn an_interrupted_lesson_ends() {
 }
 
 /// docs/lessons.md shows what its commands print, whatever the numbers, and every claim holds.
-#[test]
-#[ignore = "gate"]
-fn the_page_of_lessons_shows_what_they_print() {
-    let f = Folder::new("lesson-page");
-    let (mut command, mut ran) = (String::new(), 0);
-    for (kind, block) in blocks_of("docs/lessons.md", None) {
-        match &*kind {
-            "sh" => command = block,
-            _ => {
-                let arguments = command.trim().strip_prefix("limpid ").expect("a command of limpid");
-                let out = f.command(arguments).env("COLUMNS", "100").output().unwrap();
-                assert!(out.status.success(), "{}", text(&out.stderr));
-                let shown = text(&out.stdout);
-                assert_eq!(missing(&block, &shown), None, "{arguments}\n{shown}");
-                let claims = |verdict: &str| shown.lines().filter(|line| line.starts_with(verdict)).count();
-                assert!(claims("fails  ") == 0 && (ran == 0 || claims("holds  ") > 0), "{arguments}\n{shown}");
-                ran += 1;
-            }
-        }
+mod page {
+    use super::*;
+
+    /// The commands of the page, each with what the page shows of its output.
+    fn commands() -> Vec<(String, String)> {
+        let blocks = blocks_of("docs/lessons.md", None);
+        let command = |block: &str| block.trim().strip_prefix("limpid ").expect("a command of limpid").to_string();
+        let pairs = blocks.chunks_exact(2).map(|pair| (command(&pair[0].1), pair[1].1.clone()));
+        assert!(blocks.iter().map(|(kind, _)| kind.as_str()).eq(["sh", "text"].into_iter().cycle().take(blocks.len())));
+        pairs.collect()
     }
-    let lessons = f.json("lesson --json").as_array().unwrap().len();
-    assert_eq!(ran, lessons + 1, "the page shows the list and every lesson");
+
+    /// What a command prints, as the page shows it.
+    fn shown(arguments: &str) -> String {
+        let f = Folder::new("lesson-page");
+        let out = f.command(arguments).env("COLUMNS", "100").output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let (_, block) = commands().into_iter().find(|(command, _)| command == arguments).expect("it is on the page");
+        let shown = text(&out.stdout);
+        assert_eq!(missing(&block, &shown), None, "{arguments}\n{shown}");
+        shown
+    }
+
+    fn holds(lesson: &str) {
+        let shown = shown(&format!("lesson {lesson}"));
+        let claims = |verdict: &str| shown.lines().filter(|line| line.starts_with(verdict)).count();
+        assert!(claims("fails  ") == 0 && claims("holds  ") > 0, "{shown}");
+    }
+
+    /// A test for each lesson, of its name.
+    macro_rules! tests {
+        ($($lesson:ident)*) => {
+            const TESTED: &[&str] = &[$(stringify!($lesson)),*];
+            $(
+                #[test]
+                #[ignore = "gate"]
+                fn $lesson() {
+                    holds(&stringify!($lesson).replace('_', "-"));
+                }
+            )*
+        };
+    }
+
+    tests! {
+        one_step underflow scale_and_sharpness mask_fill gelu_fit embedding_dimension positions heads feed_forward_width
+        depth_of_a_model gradients depth stability regularisation induction induction_forms subject_verb steering
+    }
+
+    #[test]
+    fn it_has_the_list_and_every_lesson() {
+        shown("lesson");
+        let json = Folder::new("lesson-page").json("lesson --json");
+        let names = json.as_array().unwrap().iter().map(|topic| topic["name"].as_str().unwrap());
+        assert!(names.clone().map(|name| name.replace('-', "_")).eq(TESTED.iter().copied()), "each has a test here");
+        let expected: Vec<_> =
+            ["lesson".into()].into_iter().chain(names.map(|name| format!("lesson {name}"))).collect();
+        assert_eq!(commands().into_iter().map(|(command, _)| command).collect::<Vec<_>>(), expected);
+    }
 }

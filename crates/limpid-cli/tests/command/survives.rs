@@ -3,13 +3,13 @@
 //! as often with a fault (40 times without), LIMPID_SEED chooses others.
 #![cfg(unix)]
 
-use crate::common::{end, kill, last_holds, within};
+use crate::common::{Folder, end, kill, last_holds, within};
 use limpid::checkpoint::safetensors_file;
 use limpid::numeric::random;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,12 +40,10 @@ const TINY: &[&str] = &[
     "2",
 ];
 
-fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("limpid-survives-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    fs::write(path.join("text.txt"), text()).unwrap();
-    path
+fn folder(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    folder.file("text.txt", text());
+    folder
 }
 
 /// Some text: words of a few letters, drawn.
@@ -257,7 +255,6 @@ fn a_fault_at_any_place_is_told_and_changes_nothing() {
     for ((fault, how), n) in &outcomes {
         println!("{n:5}  {fault:<10}  {how}");
     }
-    wholes.into_iter().for_each(|(at, ..)| fs::remove_dir_all(at).unwrap());
 }
 
 /// Whoever listened has gone, before or while the run goes on: it goes on all the same.
@@ -278,7 +275,6 @@ fn a_closed_stream_ends_no_training() {
         assert!(at.join(&name).join("summary.json").exists(), "{after}: it did not end");
         assert!(left(&at.join(&name)) == want, "{after}: another run");
     }
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// A file that may not grow stands for a disk that is full: training goes on and says so, the last state stays whole, and
@@ -307,7 +303,6 @@ fn a_full_disk_loses_nothing() {
     }
     finish(train(&at, "run", &[]));
     assert!(left(&at.join("run")) == left(&at.join("whole")));
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// Stops a run as Ctrl-C does, once it has saved a state.
@@ -348,7 +343,6 @@ fn a_file_that_cannot_be_written_is_named() {
         assert!(left(&run) == want, "{file}");
         fs::remove_dir_all(run).unwrap();
     }
-    fs::remove_dir_all(at).unwrap();
 }
 
 #[test]
@@ -361,7 +355,6 @@ fn two_processes_do_not_share_a_folder() {
     interrupt_after_a_save(first, &at.join("run"));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("another process is training in run"), "{}", said(&output));
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// limpid in a folder: its exit code, stdout and stderr.
@@ -385,7 +378,7 @@ fn a_run_that_saved_nothing_begins_again_as_it_was() {
     for resume in ["auto", "DIR"] {
         let flags = [&["train", "--data", "text.txt"], TINY, &["--save-every", "0", "--accumulate", "400"]].concat();
         let mut child = Command::new(env!("CARGO_BIN_EXE_limpid"));
-        child.current_dir(&at).args(last_holds(flags.iter().map(ToString::to_string).collect()));
+        child.current_dir(&at.0).args(last_holds(flags.iter().map(ToString::to_string).collect()));
         let mut child = child.stderr(Stdio::null()).spawn().unwrap();
         let run = || fs::read_dir(at.join("runs")).ok()?.flatten().map(|e| e.path()).next();
         until("the first step", || {
@@ -402,7 +395,6 @@ fn a_run_that_saved_nothing_begins_again_as_it_was() {
         assert!(state(&run).1 == state(&at.join("whole")).1, "--resume {resume}");
         fs::remove_dir_all(at.join("runs")).unwrap();
     }
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// A run that is refused before its first step leaves nothing, and what some other program left in runs/ is passed over.
@@ -429,7 +421,6 @@ fn a_run_that_never_began_leaves_nothing() {
     assert!(runs[..3].iter().all(|run| said.contains(run)), "{said}");
     let (code, _, said) = limpid(&at, &["report", "runs/empty", "runs/none"]);
     assert!(code == Some(1) && said.contains("none of the 2 folders"), "{said}");
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// What no run put into a folder stays as it is, whatever it is.
@@ -479,7 +470,6 @@ fn a_folder_of_something_else_is_refused() {
             && !at.join("hf/model-00001-of-00001.safetensors").exists()
     );
     assert_eq!(limpid(&at, &["generate", "--model", "hf", "--prompt", "the", "-n", "3"]).0, Some(0));
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// What was typed is done or refused when a run goes on: its tokenizer, its text, its precision.
@@ -501,7 +491,6 @@ fn what_a_run_cannot_change_is_refused() {
     refused(&["--data", "other.txt"], "the training text is a different one");
     let (code, _, said) = resume(&["--tokenizer", "char", "--eval-every", "3", "--threads", "1"]);
     assert_eq!(code, Some(0), "{said}");
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// Under nohup, a terminal that goes away stops nothing.
@@ -514,7 +503,6 @@ fn nohup_is_kept() {
     kill("-HUP", child.id());
     let output = ends(child);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// Ctrl-C: exit code 130, and the summary all the same.
@@ -523,7 +511,7 @@ fn a_stopped_run_says_so_in_its_exit_code() {
     let at = folder("stopped");
     let flags = [&["train", "--data", "text.txt"], TINY, &["--steps", "100000", "--out", "run", "--json"]].concat();
     let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
-    command.current_dir(&at).args(last_holds(flags.iter().map(ToString::to_string).collect()));
+    command.current_dir(&at.0).args(last_holds(flags.iter().map(ToString::to_string).collect()));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     until("the first save", || at.join("run/state/last.safetensors").exists());
@@ -532,7 +520,6 @@ fn a_stopped_run_says_so_in_its_exit_code() {
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("the summary");
     assert!(summary["stopped"] == true && summary["steps"].as_u64() > Some(0), "{summary}");
-    fs::remove_dir_all(at).unwrap();
 }
 
 /// Somebody removes the log of a run that goes on, or moves its folder away: the log is there again; a folder that is gone is missed, and
@@ -573,5 +560,4 @@ fn what_is_removed_or_moved_is_told() {
     fs::rename(&away, at.join("moved")).unwrap();
     finish(train(&at, "moved", long));
     assert!(left(&at.join("moved")) == want);
-    fs::remove_dir_all(at).unwrap();
 }

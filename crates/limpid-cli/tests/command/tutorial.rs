@@ -3,9 +3,7 @@
 //! between machines does not count: numbers, bars, blanks, and what stands for `...`.
 #![cfg(unix)]
 
-use crate::common::{Folder, LIMPID, blocks, missing, text};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use crate::common::{Folder, blocks, missing, text};
 
 #[test]
 fn what_is_missing_is_found() {
@@ -21,14 +19,11 @@ fn what_is_missing_is_found() {
 #[ignore = "gate"]
 fn the_tutorial_says_what_is_seen() {
     let f = Folder::new("tutorial");
-    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
     let (mut last, mut ran) = (String::new(), 0);
     for (kind, block) in blocks("tutorial.md", "# Tutorial") {
         match kind.as_str() {
             "sh" => {
-                let mut shell = Command::new("sh");
-                shell.args(["-euc", &format!("exec 2>&1\n{block}")]).current_dir(&f.0).env("PATH", &path);
-                let out = shell.env("COLUMNS", "120").stdin(Stdio::null()).output().unwrap();
+                let out = f.shell(&block).env("COLUMNS", "120").output().unwrap();
                 last = text(&out.stdout);
                 println!("$ {block}{last}");
                 assert!(out.status.success(), "{}:\n{block}\n{last}", out.status);

@@ -4,15 +4,7 @@
 use crate::common::{Folder, LIMPID, text};
 use limpid_study::walk::{Show, Walk, WalkOptions, WalkStep};
 use serde_json::Value;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
-fn sh(f: &Folder, command: &str) -> Output {
-    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("sh");
-    shell.args(["-euc", &format!("exec 2>&1\n{command}")]).current_dir(&f.0).env("PATH", path).env("COLUMNS", "100");
-    shell.stdin(Stdio::null()).output().unwrap()
-}
+use std::process::{Command, Stdio};
 
 /// The models are made by the commands that make them, and every other command is run beside them as a reader would: those to try
 /// work, those that are refused say why.
@@ -20,7 +12,7 @@ fn every_command_runs(name: &str) {
     let (f, walk) = (Folder::new(&format!("walk-{name}")), Walk::named(name).unwrap());
     let mut wrong = vec![];
     let mut run = |command: &str, refused: bool| {
-        let out = sh(&f, command);
+        let out = f.shell(command).output().unwrap();
         let (code, said) = (out.status.code(), text(&out.stdout));
         let right = if refused {
             matches!(code, Some(1 | 2)) && said.contains("error: ")
@@ -155,7 +147,7 @@ fn commands_run_on_others(walks: &[&str], prompted: bool) {
             let f = &f;
             scope.spawn(move || {
                 let bad = |(command, refused): &(String, bool)| {
-                    let out = sh(f, &format!("mkdir -p {n}; cd {n}\n{command}"));
+                    let out = f.shell(&format!("mkdir -p {n}; cd {n}\n{command}")).output().unwrap();
                     let said = text(&out.stdout);
                     let right = if *refused {
                         matches!(out.status.code(), Some(1 | 2)) && said.contains("error: ")

@@ -39,6 +39,14 @@ impl Folder {
         command.args(last_holds(words(arguments))).current_dir(&self.0).env_remove("LIMPID_STEPS").stdin(Stdio::null());
         command
     }
+    /// A shell in it, which finds `limpid`, ends with the first command that fails, and says all on stdout.
+    pub fn shell(&self, commands: &str) -> Command {
+        let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", &format!("exec 2>&1\n{commands}")]).current_dir(&self.0).stdin(Stdio::null());
+        shell.env("PATH", path).env("COLUMNS", "100");
+        shell
+    }
     pub fn run(&self, arguments: &str) -> Output {
         self.command(arguments).output().unwrap()
     }

@@ -2,6 +2,7 @@
 //! nothing; of a device that is lost every verb says so, and a run goes on from what was saved. Without a GPU, real or in software,
 //! the tests say so and pass, or fail where `GPU_REQUIRED` is set.
 
+use crate::common::folder::{Folder, copy_folder};
 use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
 use limpid_core::config::Config;
 use limpid_core::matrix::Precision;
@@ -15,7 +16,7 @@ use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid_train::{Control, Objective, Recipe, Run, RunOptions, Summary, TrainError, TrainEvent, Trainer};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -303,21 +304,6 @@ impl Case {
     }
 }
 
-fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("limpid-gpu-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    path
-}
-
-fn copied(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() { copied(&entry.path(), &to) } else { assert!(fs::copy(entry.path(), to).is_ok()) }
-    }
-}
-
 /// A run whose device is lost ends with an error, its folder as the last save left it. It goes on on another device of the kind with the
 /// bits of a run that nothing happened to, and on the processor to rounding.
 #[test]
@@ -327,13 +313,13 @@ fn a_run_goes_on_after_its_device_was_lost() {
     }
     in_time(|| {
         let case = Case::new();
-        let [calm, lost, on_cpu] = ["calm", "lost", "cpu"].map(folder);
+        let [calm, lost, on_cpu] = ["calm", "lost", "cpu"].map(Folder::absent);
         let whole = case.go(&calm, device().as_ref(), None).unwrap();
         assert_eq!(whole.steps, STEPS);
         let said = case.go(&lost, device().as_ref(), Some(3)).unwrap_err();
         assert!(matches!(said, TrainError::Backend(BackendError::Lost { .. })), "{said}");
         Run::check(&lost, None).expect("the last state is whole");
-        copied(&lost, &on_cpu);
+        copy_folder(&lost, &on_cpu);
         let [again, cpu] = [(&lost, device()), (&on_cpu, None)]
             .map(|(folder, device)| case.go(folder, device.as_ref(), None).unwrap());
         assert_eq!((again.steps, again.train_loss, again.val_loss), (whole.steps, whole.train_loss, whole.val_loss));
@@ -341,6 +327,5 @@ fn a_run_goes_on_after_its_device_was_lost() {
         assert!(weights(&lost) == weights(&calm), "a fresh device has other bits");
         let off = (cpu.train_loss.unwrap() - whole.train_loss.unwrap()).abs();
         assert!(cpu.steps == STEPS && off < 1e-4, "{off}: {cpu:?} {whole:?}");
-        [calm, lost, on_cpu].iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
     });
 }

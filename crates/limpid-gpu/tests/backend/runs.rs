@@ -1,6 +1,7 @@
 //! Runs on a GPU: they learn as they do on the processor, to the same bits twice, killed and resumed; a run moves from one device to
 //! another; what is decoded is the whole forward's; and what a device cannot hold is refused by name before memory is taken.
 
+use crate::common::folder::Folder;
 use crate::common::sequences::Sequences;
 use crate::device::device;
 use limpid::backend::{Backend, BackendError, Cpu};
@@ -17,7 +18,7 @@ use limpid::train::Objective;
 use limpid::train::{Control, Divergence, Recipe, Run, RunOptions, Schedule, TrainEvent, Trainer};
 use limpid::{Training, TrainingPlan};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -186,12 +187,11 @@ fn a_spike_is_seen_before_the_update() {
     let recipe = Recipe { schedule: Schedule::Constant, learning_rate: 0.03, batch_size: 1, ..recipe };
     let task = task((config, recipe), "char", 70, 1);
     for divergence in [Divergence::Note, Divergence::Rollback] {
-        let folder = folder("spikes");
         let options =
             RunOptions { divergence, spike_sigma: 0.9, eval_every: 0, save_every: 30, ..RunOptions::default() };
         let [want, found] = [None, Some(&device)].map(|on| {
             let (mut losses, mut notices) = (vec![], vec![]);
-            let _ = std::fs::remove_dir_all(&folder);
+            let folder = Folder::absent("spikes");
             let trainer = go(Precision::F32, &task, on, Some(&folder), options, &mut |event| {
                 match event {
                     TrainEvent::Step(step, _) => losses.extend(step.loss),
@@ -206,7 +206,6 @@ fn a_spike_is_seen_before_the_update() {
         println!("{divergence:?}: {:?}, {:.1e} apart", found.1, apart(&want.0, &found.0));
         assert!(!want.1.is_empty() && want.1 == found.1, "{:?} and {:?}", want.1, found.1);
         assert!(apart(&want.0, &found.0) < 1e-3);
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }
 
@@ -236,12 +235,6 @@ fn learns_as_on_the_processor(of: (Config, Recipe), twice: u64) {
     assert!(twice < STEPS || bits(&trainer) == bits(&again.1));
 }
 
-fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("limpid-gpu-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&path);
-    path
-}
-
 /// The name of the next test, which runs itself in a process that is killed.
 const KILLED: &str = "runs::a_killed_run_goes_on_to_the_same_bits";
 
@@ -254,11 +247,11 @@ fn a_killed_run_goes_on_to_the_same_bits() {
         train(&task, Some(&device), Some(Path::new(&folder)), None);
         return;
     }
-    let [whole, parts] = ["whole", "parts"].map(folder);
+    let [whole, parts] = ["whole", "parts"].map(Folder::absent);
     let want = train(&task, Some(&device), Some(&whole), None);
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([KILLED, "--exact", "--include-ignored"])
-        .env(CHILD, &parts)
+        .env(CHILD, &parts.0)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
@@ -277,21 +270,19 @@ fn a_killed_run_goes_on_to_the_same_bits() {
     assert!(bits(&rest.1) == bits(&want.1));
     let model = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
     assert!(model(&whole) == model(&parts), "the best weights too");
-    [whole, parts].iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
 }
 
 /// Begun on the processor, gone on with on the GPU, finished on the processor: the state is the same on both.
 #[test]
 fn a_run_moves_between_devices() {
     let Some(device) = device() else { return };
-    let ((task, runs), path) = (judged(), folder("moves"));
+    let ((task, runs), path) = (judged(), Folder::absent("moves"));
     let legs: [(On, Option<u64>); 3] = [(None, Some(70)), (Some(&device), Some(140)), (None, None)];
     let losses: Vec<Vec<f64>> = legs.iter().map(|(on, until)| train(task, *on, Some(&path), *until).0).collect();
     assert_eq!([70, 70, 60], [losses[0].len(), losses[1].len(), losses[2].len()]);
     assert_eq!(losses[0], runs[0][..70]);
     assert!(losses[1] != runs[0][70..140], "the GPU rounds otherwise; was it there?");
     check("a run that moves", &losses.concat(), runs);
-    std::fs::remove_dir_all(path).unwrap();
 }
 
 /// Sequences that are decoded side by side, token by token, and sampled: tokens and logits are those of the whole forward of what there

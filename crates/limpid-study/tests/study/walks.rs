@@ -1,5 +1,6 @@
 //! Walks: the five documents on live models, step by step.
 
+use crate::common::folder::Folder;
 use limpid::checkpoint::Format;
 use limpid::draw::table::TableOptions;
 use limpid::draw::view::View;
@@ -19,16 +20,14 @@ fn shown(live: &mut Live) -> Vec<Shown> {
     steps.iter().map(|step| live.step(step).unwrap_or_else(|error| panic!("{}: {error}", step.id))).collect()
 }
 
-/// Every step of every walk on its own models, which are trained once for all tests.
-fn own() -> &'static [(&'static str, Vec<Shown>)] {
-    static ALL: OnceLock<Vec<(&str, Vec<Shown>)>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let all = Walk::ALL.iter().map(|name| {
-            let mut live = live(name);
-            assert_eq!(live.differences().unwrap(), Vec::<String>::new());
-            (*name, shown(&mut live))
-        });
-        all.collect()
+/// Every step of a walk on its own models, which are trained once for all tests.
+fn own(name: &str) -> &'static [Shown] {
+    static ALL: [OnceLock<Vec<Shown>>; Walk::ALL.len()] = [const { OnceLock::new() }; Walk::ALL.len()];
+    let walk = Walk::ALL.iter().position(|known| *known == name).unwrap();
+    ALL[walk].get_or_init(|| {
+        let mut live = live(name);
+        assert_eq!(live.differences().unwrap(), Vec::<String>::new());
+        shown(&mut live)
     })
 }
 
@@ -99,34 +98,57 @@ fn a_name_that_is_none_names_the_nearest() {
 
 // ---- live
 
-#[test]
-fn every_step_is_live() {
+/// Every step of a walk shows what it can, `count` views in all.
+fn every_step_is_live(name: &str, count: usize) {
     let mut views = 0;
-    for (name, all) in own() {
-        for shown in all {
-            let at = format!("{name} {}", shown.step.id);
-            let written: usize = shown.step.views.len();
-            assert!(shown.figures.len() >= written, "{at}: {} of {written} views", shown.figures.len());
-            assert!(shown.notes.is_empty(), "{at}: {:?}", shown.notes);
-            for figure in &shown.figures {
-                let text = text(figure);
-                assert!(!figure.lacks, "{at}: {text}");
-                assert!(!text.trim().is_empty(), "{at}");
-                assert!(!matches!(figure.view, View::Sentence { holds: Some(false), .. }), "{at}: {text}");
-                if let View::Matrix(matrix) = &figure.view {
-                    let cells = matrix.size[0] * matrix.size[1];
-                    assert!(cells > 0 && matrix.values.len() == cells, "{at}: {:?}", matrix.size);
-                    assert!(matrix.values.iter().all(|v| !v.is_nan()), "{at}: {text}");
-                }
+    for shown in own(name) {
+        let at = format!("{name} {}", shown.step.id);
+        let written: usize = shown.step.views.len();
+        assert!(shown.figures.len() >= written, "{at}: {} of {written} views", shown.figures.len());
+        assert!(shown.notes.is_empty(), "{at}: {:?}", shown.notes);
+        for figure in &shown.figures {
+            let text = text(figure);
+            assert!(!figure.lacks, "{at}: {text}");
+            assert!(!text.trim().is_empty(), "{at}");
+            assert!(!matches!(figure.view, View::Sentence { holds: Some(false), .. }), "{at}: {text}");
+            if let View::Matrix(matrix) = &figure.view {
+                let cells = matrix.size[0] * matrix.size[1];
+                assert!(cells > 0 && matrix.values.len() == cells, "{at}: {:?}", matrix.size);
+                assert!(matrix.values.iter().all(|v| !v.is_nan()), "{at}: {text}");
             }
-            for row in &shown.shapes {
-                assert_eq!(row.sizes.len(), row.letters.split(' ').count(), "{at}: {row:?}");
-                assert!(row.sizes.iter().all(|size| *size > 0), "{at}: {row:?}");
-            }
-            views += written;
         }
+        for row in &shown.shapes {
+            assert_eq!(row.sizes.len(), row.letters.split(' ').count(), "{at}: {row:?}");
+            assert!(row.sizes.iter().all(|size| *size > 0), "{at}: {row:?}");
+        }
+        views += written;
     }
-    assert_eq!(views, 282);
+    assert_eq!(views, count);
+}
+
+#[test]
+fn every_step_of_notations_is_live() {
+    every_step_is_live("s0", 91);
+}
+
+#[test]
+fn every_step_of_zero_to_hero_is_live() {
+    every_step_is_live("s1", 49);
+}
+
+#[test]
+fn every_step_of_the_formulated_gpt_2_is_live() {
+    every_step_is_live("s2", 49);
+}
+
+#[test]
+fn every_step_of_the_decoder_readme_is_live() {
+    every_step_is_live("s3", 77);
+}
+
+#[test]
+fn every_step_of_llm_cs_memory_is_live() {
+    every_step_is_live("s4", 16);
 }
 
 /// What can go wrong with a model or a text of the user's is said where it would be shown.
@@ -144,8 +166,7 @@ fn never_fails(walk: &str, options: &WalkOptions) -> (Vec<String>, Vec<Shown>) {
 /// Each walk on another walk's model: nothing fails, and every choice that differs is named with both values and the steps.
 #[test]
 fn other_models_say_what_differs() {
-    let folder = std::env::temp_dir().join(format!("limpid-walks-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("walks");
     for (walk, other, id, says) in [
         (
             "s0",
@@ -196,7 +217,6 @@ fn other_models_say_what_differs() {
             }
         }
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A prompt of one token, words that no vocabulary has, a text longer than the context, no text at all.
@@ -240,7 +260,7 @@ fn a_model_without_a_head_says_so() {
 /// The mask hides nothing of scores before it; after it, and of weights, what is later.
 #[test]
 fn only_the_mask_hides() {
-    let (_, s1) = &own()[1];
+    let s1 = own("s1");
     let hidden = |step: &str| -> Vec<usize> {
         let shown = s1.iter().find(|shown| shown.step.id == step).unwrap();
         let maps = shown.figures.iter().filter(|figure| figure.heat);
@@ -257,8 +277,13 @@ fn only_the_mask_hides() {
 
 // ---- what the documents print
 
+/// Every step of every walk.
+fn steps() -> impl Iterator<Item = &'static Shown> {
+    Walk::ALL.into_iter().flat_map(own)
+}
+
 fn checks() -> impl Iterator<Item = &'static Check> {
-    own().iter().flat_map(|(_, all)| all).flat_map(|shown| &shown.checks)
+    steps().flat_map(|shown| &shown.checks)
 }
 
 /// Every number and word of printed.json is claimed by one step, and is the live one but for its rounding.
@@ -266,7 +291,7 @@ fn checks() -> impl Iterator<Item = &'static Check> {
 fn every_printed_number_is_shown_equal() {
     let mut claimed: BTreeMap<String, usize> = places().into_iter().map(|place| (place, 0)).collect();
     let mut counts: BTreeMap<As, usize> = BTreeMap::new();
-    for shown in own().iter().flat_map(|(_, all)| all) {
+    for shown in steps() {
         assert!(shown.checks.iter().map(|check| &check.printed).eq(&shown.step.printed), "{}", shown.step.id);
     }
     for check in checks() {

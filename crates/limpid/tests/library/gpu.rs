@@ -1,6 +1,7 @@
 //! A whole model on a GPU: what it writes, scores and shows is what the processor's does, to rounding; where the GPU is lost, the next
 //! call begins anew. Needs the feature `gpu`. Without a GPU, real or in software, it says so and passes, or fails where `GPU_REQUIRED` is set.
 
+use crate::common::folder::Folder;
 use limpid::data::source::TextSource;
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Sampler};
@@ -8,7 +9,6 @@ use limpid::gpu::{GpuChoice, GpuDevice};
 use limpid::receipt::Receipt;
 use limpid::train::Recipe;
 use limpid::{Device, Error, Lm, Machine, Pooling, Training};
-use std::fs;
 
 fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
     assert_eq!(gpu.len(), cpu.len(), "{what}");
@@ -25,14 +25,13 @@ fn a_model_is_itself_on_a_gpu() {
         assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
         return println!("not tested: {error}");
     }
-    let folder = std::env::temp_dir().join(format!("limpid-on-gpu-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
+    let folder = Folder::absent("on-gpu");
     let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..Recipe::preset("nano").unwrap() };
     let text = "to be or not to be, that is the question. ".repeat(60);
     let training = Training::preset("nano").unwrap().recipe(recipe).tokenizer("char").text(text.clone());
-    training.folder(&folder).run().unwrap();
+    training.folder(&folder.0).run().unwrap();
     let [cpu, gpu_lm] = [Device::Cpu, Device::Gpu]
-        .map(|device| Lm::open(&folder).unwrap().with_machine(Machine { device, ..Machine::default() }));
+        .map(|device| Lm::open(&folder.0).unwrap().with_machine(Machine { device, ..Machine::default() }));
     let greedy =
         Options { max_tokens: 24, sampler: Sampler { temperature: 0.0, ..Sampler::default() }, ..Options::default() };
     let written = cpu.generate("to be", &greedy).unwrap();
@@ -88,5 +87,4 @@ fn a_model_is_itself_on_a_gpu() {
     let said = gpu_lm.generate("to be", &greedy).expect_err("its cache and its weights are gone");
     assert!(said.is_lost(), "{said}");
     assert_eq!(gpu_lm.generate("to be", &greedy).unwrap().tokens, written.tokens, "they are read again");
-    fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,6 +1,7 @@
 //! What a trace shows is true: looking changes no bit, every gradient agrees with central differences or with the
 //! identity that defines it, every name is explained, and what is printed and saved is what was there.
 
+use crate::common::folder::Folder;
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::CheckpointError;
@@ -1236,8 +1237,7 @@ fn a_saved_run_comes_back() {
     let config = tiny();
     let (model, mut reference, batch) = ready(&config, 1);
     let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
-    let folder = std::env::temp_dir().join(format!("limpid-inspect-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("inspect");
     let path = folder.join("run.safetensors");
     save(&path, &tensors(&trace, &[]).unwrap()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
@@ -1268,9 +1268,8 @@ fn a_saved_run_comes_back() {
         .collect::<Vec<_>>();
     names.sort();
     assert_eq!(names, ["embed.weight.grad", "logits"]);
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
     assert!(matches!(save(&folder.join("none/run.safetensors"), &[]), Err(CheckpointError::Io { .. })));
     assert!(matches!(tensors(&trace, &["logit"]), Err(TraceError::Unknown { .. })));
     save(&folder.join("empty.safetensors"), &[]).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,6 +1,7 @@
 //! Receipts: what an answer was made from makes it again, on every instruction set; and where it does not, the first token is named
 //! and why.
 
+use crate::common::folder::Folder;
 use limpid::checkpoint::Format;
 use limpid::config::Config;
 use limpid::generate::{FinishReason, GenerateEvent, Options, Overflow, Sampler};
@@ -203,9 +204,7 @@ fn interventions_are_replayed() {
 /// The same model has the same checksums in memory, in files and in another program's files; one bit makes others.
 #[test]
 fn checksums_are_of_the_model() {
-    let folder = std::env::temp_dir().join(format!("limpid-receipt-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("receipt");
     let lm = trained(1);
     let own = lm.receipt_hashes().unwrap().clone();
     assert!([&own.weights, &own.config, own.tokenizer.as_ref().unwrap()].iter().all(|hash| hash.len() == 32));
@@ -240,5 +239,4 @@ fn checksums_are_of_the_model() {
     assert_eq!(sample.text, letters.decode(&sample.tokens).unwrap(), "written by the tokenizer that it had");
     assert_ne!(other.receipt_hashes().unwrap().tokenizer, own.tokenizer);
     assert_eq!(other.receipt_hashes().unwrap().weights, own.weights);
-    fs::remove_dir_all(&folder).unwrap();
 }

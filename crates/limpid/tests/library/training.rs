@@ -1,6 +1,7 @@
 //! Training as a whole: accumulation, resuming, what a bad number does, and that a step allocates nothing.
 
 use crate::common::counting::allocations;
+use crate::common::folder::Folder;
 use crate::common::{alone, assert_close, tiny};
 use limpid::backend::{Backend, Cpu, Reference, Result, Wrapper};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
@@ -19,7 +20,7 @@ use limpid::train::{
 };
 use std::fs;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Whether `f` comes to allocate nothing. On a busy machine a thread may take its first task late, and makes its own memory then.
 fn allocates_nothing(mut f: impl FnMut()) -> bool {
@@ -408,12 +409,6 @@ fn a_number_that_is_none_is_named_and_the_weights_stay() {
     assert!(error.starts_with("step 1: "), "{error}");
 }
 
-fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("limpid-training-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    path
-}
-
 fn letters() -> Tokenizer {
     Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap()
 }
@@ -456,15 +451,15 @@ fn a_resumed_run_is_the_run_that_was_not_stopped() {
         options: RunOptions { keep: 2, ..options() },
     };
     for (n, recipe) in [with(recipe()), with(sgd), with(documents), muon].into_iter().enumerate() {
-        let (whole, parts) = (folder(&format!("whole{n}")), folder(&format!("parts{n}")));
+        let (whole, parts) = (Folder::absent(&format!("whole{n}")), Folder::absent(&format!("parts{n}")));
         let want = run_until(&whole, recipe, &config, None, false);
         run_until(&parts, recipe, &config, Some(3), false);
         run_until(&parts, recipe, &config, Some(9), true);
         let got = run_until(&parts, recipe, &config, None, true);
         assert_eq!(got, want);
-        let read = |dir: &PathBuf| fs::read(dir.join("model.safetensors")).unwrap();
+        let read = |dir: &Path| fs::read(dir.join("model.safetensors")).unwrap();
         assert_eq!(read(&whole), read(&parts), "the best weights too");
-        let steps = |dir: &PathBuf| {
+        let steps = |dir: &Path| {
             let lines = fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
             let value = |line: &str| {
                 let v: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -473,21 +468,19 @@ fn a_resumed_run_is_the_run_that_was_not_stopped() {
             lines.lines().map(value).collect::<Vec<_>>()
         };
         assert_eq!(steps(&whole), steps(&parts), "every step is told once");
-        fs::remove_dir_all(whole).unwrap();
-        fs::remove_dir_all(parts).unwrap();
     }
 }
 
 #[test]
 fn a_resume_with_other_settings_says_which() {
-    let dir = folder("differs");
+    let dir = Folder::absent("differs");
     run_until(&dir, with(recipe()), &tiny(), Some(5), false);
     // the text that `run_until` trains on
     let (text, validation, tokenizer) = (documents(&ids()[..500]), documents(&ids()[500..]), letters());
     let refused = |config: &Config, recipe: Recipe, text: &Tokens| {
         let trainer = trainer(config, recipe);
         let mut run =
-            Run::new(trainer, Some(dir.clone()), text, &validation, Objective::NextToken, &tokenizer).unwrap();
+            Run::new(trainer, Some(dir.0.clone()), text, &validation, Objective::NextToken, &tokenizer).unwrap();
         run.resume(None).unwrap_err().to_string()
     };
     let error = refused(&tiny(), Recipe { learning_rate: 2e-3, ..recipe() }, &text);
@@ -509,7 +502,7 @@ fn a_resume_with_other_settings_says_which() {
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
     let mut run =
-        Run::new(trainer_of(recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+        Run::new(trainer_of(recipe()), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
             .unwrap();
     run.options = RunOptions {
         eval_every: 5,
@@ -524,10 +517,9 @@ fn a_resume_with_other_settings_says_which() {
     drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
     let mut run =
-        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+        Run::new(trainer(&tiny(), recipe()), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
             .unwrap();
     assert!(run.resume(None).unwrap_err().to_string().contains("cut short"));
-    fs::remove_dir_all(dir).unwrap();
 }
 
 /// Training keeps neither T x T scores nor (B T) x V logits: memory grows with T, and not with V but for tables.
@@ -710,7 +702,7 @@ fn told(
 
 #[test]
 fn states_are_kept_and_gone_back_to() {
-    let dir = folder("kept");
+    let dir = Folder::absent("kept");
     let recipe = Recipe { steps: 20, ..recipe() };
     let options = RunOptions { save_every: 3, keep: 2, ..options() };
     let want = run_until(&dir, RunSettings { recipe, options }, &tiny(), None, false);
@@ -721,7 +713,7 @@ fn states_are_kept_and_gone_back_to() {
     let tokenizer = letters();
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
     let mut run =
-        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+        Run::new(trainer(&tiny(), recipe), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
             .unwrap();
     run.options = options;
     assert!(run.resume(Some(7)).is_err(), "there is no such state");
@@ -730,18 +722,17 @@ fn states_are_kept_and_gone_back_to() {
     assert_eq!(weights(&run.trainer), want);
     // one process at a time
     let mut other =
-        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+        Run::new(trainer(&tiny(), recipe), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
             .unwrap();
     let error = other.resume(None).unwrap_err();
     assert!(matches!(error, TrainError::Busy { .. }), "{error}");
     drop(run);
     assert_eq!(other.resume(None).unwrap(), 20);
-    fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn training_ends_early_with_the_best_weights() {
-    let dir = folder("early");
+    let dir = Folder::absent("early");
     // 60 tokens are soon known by heart, and say nothing of the others
     let [train, validation] = [&ids()[..60], &ids()[500..]].map(|ids| Tokens::new(ids.to_vec()));
     let config = Config { dropout: Dropout::NONE, ..tiny() };
@@ -753,14 +744,13 @@ fn training_ends_early_with_the_best_weights() {
     assert_eq!(summary.steps, summary.best_step + 15);
     assert!(notices.iter().any(|n| n.contains("in 3 evaluations")), "{notices:?}");
     // model.safetensors holds the best average, whose loss the summary tells
-    let checkpoint = limpid::checkpoint::Checkpoint::open(&dir).unwrap();
+    let checkpoint = limpid::checkpoint::Checkpoint::open(&dir.0).unwrap();
     let model = Model::new(&config, Mode::Score { batch: 4, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
     let windows = limpid::train::Windows::new("validation text", &validation, WindowShape::next_token(12)).unwrap();
     let loss = limpid::train::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss().unwrap();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
-    fs::remove_dir_all(dir).unwrap();
 }
 
 /// Documents that a model soon knows, and one of noise, which makes the loss jump.
@@ -795,7 +785,7 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
     };
     let options = RunOptions { save_every: 10, eval_every: 0, layer_stats_every: 7, ..options() };
     let run = |divergence| {
-        let dir = folder(&format!("jump-{divergence}"));
+        let dir = Folder::absent(&format!("jump-{divergence}"));
         let of = (trainer(&config, base), RunOptions { divergence, ..options });
         let (summary, notices) = told(&dir, of, &text, &Tokens::default());
         (dir, summary, notices)
@@ -825,7 +815,6 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
         assert!((square.sqrt() / norm - 1.0).abs() < 1e-4, "{square} {norm}");
         assert!(layers.values().all(|l| l["update_ratio"].as_f64().unwrap() > 0.0));
     }
-    fs::remove_dir_all(dir).unwrap();
 
     let (dir, summary, _) = run(Divergence::Stop);
     let Err(TrainError::Spike { step, .. }) = summary else { panic!("{summary:?}") };
@@ -833,7 +822,6 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
     let mut again = trainer(&config, base);
     let state = limpid::checkpoint::safetensors_file::open(&dir.join("state/last.safetensors")).unwrap();
     again.restore(Some(&state), step - 1).unwrap();
-    fs::remove_dir_all(dir).unwrap();
 
     let (dir, summary, notices) = run(Divergence::Rollback);
     assert_eq!(summary.unwrap().steps, 120, "{notices:?}");
@@ -848,12 +836,11 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
         .map(|l| l["step"].as_u64().unwrap())
         .collect();
     assert_eq!(steps, (1..=120).collect::<Vec<_>>());
-    fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn a_rate_that_diverges_at_once_is_told() {
-    let dir = folder("diverges");
+    let dir = Folder::absent("diverges");
     let config = Config { dropout: Dropout::NONE, ..tiny() };
     let recipe = Recipe { learning_rate: 30.0, warmup_steps: 0, steps: 200, clip: 0.0, ..recipe() };
     let (summary, _) = told(&dir, (trainer(&config, recipe), options()), &text(), &Tokens::default());
@@ -861,12 +848,11 @@ fn a_rate_that_diverges_at_once_is_told() {
     let told = error.to_string();
     assert!(matches!(error, TrainError::Diverged { .. } | TrainError::NotFinite { .. }), "{told}");
     assert!(told.contains("learning rate") || told.contains("learning_rate"), "{told}");
-    fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn a_state_of_another_format_is_refused() {
-    let dir = folder("later");
+    let dir = Folder::absent("later");
     run_until(&dir, with(recipe()), &tiny(), Some(4), false);
     let path = dir.join("state/last.safetensors");
     let bytes = fs::read(&path).unwrap();
@@ -878,12 +864,11 @@ fn a_state_of_another_format_is_refused() {
         other[at + here.len() - 2] = format;
         fs::write(&path, other).unwrap();
         let mut run =
-            Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer)
+            Run::new(trainer(&tiny(), recipe()), Some(dir.0.clone()), &text, &none, Objective::NextToken, &tokenizer)
                 .unwrap();
         let error = run.resume(None).unwrap_err().to_string();
         assert!(error.contains(&format!("format {}", format as char)) && error.contains(said), "{error}");
     }
-    fs::remove_dir_all(dir).unwrap();
 }
 
 /// What cannot be done is said before a kernel meets it, whoever asks.

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // not every program needs both
 
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,6 +27,14 @@ impl Folder {
     /// A place in it.
     pub fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+}
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
     }
 }
 
