@@ -4,66 +4,45 @@ use crate::machine::{PASSES, READINGS};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
-use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
+use limpid::config::Config;
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, Span};
 use limpid::optimizer::ParamGroup;
-use limpid::{Device, Machine};
+use limpid::{Device, DeviceName, Machine};
 use serde_json::Value;
-use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-
-/// What `--device` takes.
-const KINDS: &[&str] = &["cpu", "gpu", "gpu:NUMBER", "gpu:NAME", "auto", "reference"];
 
 /// What `--device` says, and what `auto` came to.
 #[derive(Clone, Debug)]
 pub struct DeviceChoice {
-    /// None for `auto`.
-    device: Option<Device>,
-    /// Which GPU: nothing, a number or a part of a name.
-    gpu: String,
+    name: DeviceName,
     /// Shared by all copies: one of them measures, and all of them go by it.
     measured: Arc<OnceLock<Device>>,
 }
 
-impl FromStr for DeviceChoice {
-    type Err = ConfigError;
-    fn from_str(text: &str) -> Result<DeviceChoice, ConfigError> {
-        let (device, gpu) = match text.split_once(':') {
-            Some(("gpu", gpu)) if !gpu.is_empty() => ("gpu", gpu),
-            _ => (text, ""),
-        };
-        let device =
-            if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
-        Ok(DeviceChoice { device, gpu: gpu.into(), measured: Arc::default() })
-    }
-}
-
 impl std::fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let device = self.device.map_or("auto", Axis::name);
-        if self.gpu.is_empty() { f.write_str(device) } else { write!(f, "{device}:{}", self.gpu) }
+        self.name.fmt(f)
     }
 }
 
 impl DeviceChoice {
-    /// The device; `auto` is the cpu until [`DeviceChoice::measure`] has found another.
-    pub fn device(&self) -> Device {
-        self.device.or(self.measured.get().copied()).unwrap_or(Device::Cpu)
+    /// The device of this name.
+    pub fn new(name: DeviceName) -> DeviceChoice {
+        DeviceChoice { name, measured: Arc::default() }
     }
 
-    /// Which GPU: nothing, a number or a part of a name.
-    pub fn gpu(&self) -> &str {
-        &self.gpu
+    /// The device; `auto` is the cpu until [`DeviceChoice::measure`] has found another.
+    pub fn device(&self) -> Device {
+        self.name.device.or(self.measured.get().copied()).unwrap_or(Device::Cpu)
     }
 
     /// Decides `auto` for a model: two of its blocks run on the cpu and on the first real GPU, and the faster is taken.
     pub fn measure(&self, config: &Config, mode: Mode, machine: &Machine) {
-        match self.device {
+        match self.name.device {
             None => drop(self.measured.get_or_init(|| faster(config, mode, machine))),
-            Some(Device::Gpu) => tell_software(&self.gpu),
+            Some(Device::Gpu) => tell_software(&self.name.gpu),
             Some(_) => {}
         }
     }
@@ -85,7 +64,7 @@ pub fn traffic(
     if choice.device() != Device::Gpu {
         return Ok(None);
     }
-    let gpu = choice.gpu.parse().expect("every text is a choice");
+    let gpu = choice.name.gpu.parse().expect("every text is a choice");
     let (on, found) = limpid::gpu::traffic(&gpu, model, groups, &batch()?, keys)?;
     let line = |t: &OpTraffic| {
         let own = [
@@ -215,10 +194,9 @@ pub fn roofs(machine: &Machine) -> Result<[f64; 2]> {
 mod tests {
     use super::*;
 
-    /// `TrainingArgs::prepare` measures a copy, and `check` and `plan` then ask the original.
     #[test]
     fn copies_of_a_choice_share_what_was_measured() {
-        let choice: DeviceChoice = "auto".parse().unwrap();
+        let choice = DeviceChoice::new("auto".parse().unwrap());
         assert_eq!(choice.device(), Device::Cpu, "nothing is measured yet");
         choice.clone().measured.set(Device::Reference).unwrap();
         assert_eq!(choice.device(), Device::Reference);

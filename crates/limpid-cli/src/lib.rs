@@ -24,7 +24,6 @@ mod outputs_tests;
 mod printed_tests;
 mod race;
 mod ranks;
-mod records;
 #[cfg(test)]
 mod settings_tests;
 mod show;
@@ -36,9 +35,9 @@ mod verbs;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use limpid::train::{Control, Summary, TrainEvent};
+use limpid::settings::SettingError;
 use limpid_base::words;
-use options::{Origins, Usage};
+use options::{Usage, Variable};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
@@ -196,14 +195,14 @@ fn given_twice(error: &clap::Error) -> Option<String> {
 }
 
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
-fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins: &Origins) -> anyhow::Error {
-    // what was not typed has the name of the place where it stands
+fn refused(mut error: clap::Error, command: &Command, typed: &[String], variables: &[Variable]) -> anyhow::Error {
+    // what was not typed has the name of its variable
     if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
     {
         let name = flag.split([' ', '=']).next().unwrap_or_default();
-        if let Some((_, origin)) = origins.iter().find(|(word, _)| *word == format!("{name}={value}")) {
-            error.insert(ContextKind::InvalidArg, ContextValue::String(origin.clone()));
+        if let Some(variable) = variables.iter().find(|variable| variable.word == format!("{name}={value}")) {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(variable.name.clone()));
         }
     }
     if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value)), Some(words)) =
@@ -254,7 +253,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], origins:
     error.into()
 }
 
-/// The keywords of `limpid train`, as its configuration files write them, and whether each takes a value.
+/// The flags of `limpid train`, as its configuration files write them, and whether each takes a value.
 pub fn training_settings() -> Vec<(String, bool)> {
     let command = Cli::command();
     let train = command.find_subcommand("train").expect("it is a verb");
@@ -262,41 +261,11 @@ pub fn training_settings() -> Vec<(String, bool)> {
     named.map(|(name, takes)| (name.replace('-', "_"), takes)).collect()
 }
 
-/// All that `limpid train` with these words after it decides before memory is reserved.
-///
-/// # Errors
-/// As the command.
-pub fn training_plan(words: &[String]) -> anyhow::Result<limpid::TrainingPlan> {
-    training_args(words)?.training.prepare()
-}
-
-/// Trains as `limpid train` with these words after it, tells every event, prints nothing, and returns the run's folder.
-///
-/// # Errors
-/// As the command.
-pub fn train(
-    words: &[String],
-    tell: &mut dyn FnMut(&limpid::TrainingPlan, TrainEvent) -> Control,
-) -> anyhow::Result<(std::path::PathBuf, Summary)> {
-    verbs::train::told(&training_args(words)?, tell)
-}
-
-pub(crate) fn training_args(words: &[String]) -> anyhow::Result<verbs::train::Args> {
-    let command = Cli::command();
-    let typed: Vec<String> = ["limpid", "train"].map(String::from).into_iter().chain(words.iter().cloned()).collect();
-    let (arguments, origins) = options::arguments(typed.iter().map(OsString::from).collect(), &command)?;
-    let matches = command.clone().try_get_matches_from(arguments);
-    let matches =
-        matches.map_err(|error| match refused(error, &command, &typed, &origins).downcast::<clap::Error>() {
-            Ok(usage) => {
-                let text = usage.to_string();
-                Usage(text.split("\n\n").next().unwrap_or(&text).trim_start_matches("error: ").into()).into()
-            }
-            Err(other) => other,
-        })?;
-    outputs::check(&command, &matches)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| refused(error, &command, &typed, &origins))?;
-    match cli.verb {
+/// What `limpid train` with these words after it is asked for.
+pub(crate) fn training_args(words: &[&str]) -> anyhow::Result<verbs::train::Args> {
+    let words = ["limpid", "train"].iter().chain(words);
+    let matches = Cli::command().try_get_matches_from(words)?;
+    match Cli::from_arg_matches(&matches)?.verb {
         Verb::Train(args) => Ok(args),
         _ => unreachable!("the verb was `train`"),
     }
@@ -352,9 +321,10 @@ fn command(mut typed: Vec<OsString>) -> u8 {
         None => command = with_own_flags(command),
     }
     let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
-    let done = options::arguments(typed, &command).and_then(|(arguments, origins)| {
-        let refused = |error| refused(error, &command, &words, &origins);
-        let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
+    let done = options::spelled(typed, &command).and_then(|typed| {
+        let (given, variables) = options::with_environment(command.clone(), &typed)?;
+        let refused = |error| refused(error, &command, &words, &variables);
+        let matches = given.try_get_matches_from(typed).map_err(refused)?;
         let cli = Cli::from_arg_matches(&matches).map_err(refused)?;
         outputs::check(&command, &matches)?;
         let many = matches!(cli.verb, Verb::Train(_) | Verb::Plan(_) | Verb::Doctor(_));
@@ -402,7 +372,7 @@ fn command(mut typed: Vec<OsString>) -> u8 {
                     show::say(usage.render().to_string().trim_end());
                     return 2;
                 }
-                None if error.is::<Usage>() => 2,
+                None if is_usage(&error) => 2,
                 None if error.is::<options::Interrupted>() => 130,
                 None => 1,
             };
@@ -412,6 +382,12 @@ fn command(mut typed: Vec<OsString>) -> u8 {
             code
         }
     }
+}
+
+/// Whether the words or the settings are wrong, not what they name.
+fn is_usage(error: &anyhow::Error) -> bool {
+    let of_settings = |error: &limpid::Error| matches!(error, limpid::Error::Settings(_));
+    error.is::<Usage>() || error.is::<SettingError>() || error.downcast_ref().is_some_and(of_settings)
 }
 
 /// Help and version are data: they go to stdout, coloured where that is a terminal.
@@ -513,7 +489,6 @@ mod tests {
             "1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2", "stop", "crop", "slide",
             "1,2", "http://127.0.0.1:1", "int8",
         ];
-        // settings of models and of training come in layers, and are told apart by where they stand
         let twice = |command: &Command, flag: &str| {
             let words = [flag, flag];
             command
@@ -522,8 +497,6 @@ mod tests {
                 .try_get_matches_from(words)
                 .map_err(|error| (given_twice(&error), error.kind()))
         };
-        let is_setting =
-            |id: &str| options::settings_command().get_arguments().any(|own| own.get_id() == id && id != "preset");
         let mut cli = Cli::command();
         cli.build();
         let (mut lists, mut once) = (std::collections::BTreeSet::new(), 0);
@@ -533,9 +506,6 @@ mod tests {
                 .filter(|arg| arg.get_long().is_some_and(|long| !["help", "version"].contains(&long)))
             {
                 let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap());
-                if is_setting(id) {
-                    continue;
-                }
                 if matches!(arg.get_action(), clap::ArgAction::Append) {
                     lists.insert(id.to_string());
                     continue;
@@ -551,30 +521,6 @@ mod tests {
         }
         assert_eq!(lists, LISTS.map(String::from).into(), "a flag that may be given several times is a list");
         assert!(once > 100, "{once}");
-        fn settings<S: options::Flags>() -> usize {
-            let command = <options::Asked<S> as clap::Args>::augment_args(Command::new("limpid").no_binary_name(true));
-            let usual = S::default();
-            for (setting, value) in options::choices(&usual) {
-                let long = setting.name.replace('_', "-");
-                let values = value.choices().into_iter().map(ToString::to_string);
-                let values = values.chain([options::plain(&value.json())]).chain(VALUES.map(String::from));
-                let refused = values.map(|value| format!("--{long}={value}")).any(|flag| {
-                    let Ok(matches) = command.clone().try_get_matches_from([&flag, &flag]) else { return false };
-                    let asked = options::Asked::<S>::from_arg_matches(&matches);
-                    asked.is_err_and(|error| {
-                        given_twice(&error).is_some_and(|said| said.starts_with(&format!("--{long} is")))
-                    })
-                });
-                assert!(refused, "--{long} twice");
-            }
-            options::choices(&usual).len()
-        }
-        assert!(
-            settings::<limpid::config::Config>()
-                + settings::<limpid::train::Recipe>()
-                + settings::<limpid::train::RunOptions>()
-                > 80
-        );
     }
 
     #[test]

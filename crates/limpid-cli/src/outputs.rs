@@ -118,7 +118,7 @@ pub fn check(cli: &Command, matches: &ArgMatches) -> Result<()> {
         (verb, name, matches) = (found, format!("{name} {word}").trim_start().to_string(), own);
     }
     let typed =
-        |id: &str| matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine);
+        |id: &str| matches.try_contains_id(id).is_ok() && matches.value_source(id) > Some(ValueSource::DefaultValue);
     let own = |id: &str| OUTPUTS.iter().find(|(verb, arg, _)| *verb == name && *arg == id);
     let outputs = verb.get_arguments().filter_map(|arg| Some((arg, own(arg.get_id().as_str())?.2)));
     let outputs: Vec<_> = outputs.filter(|(arg, _)| typed(arg.get_id().as_str())).collect();

@@ -1,10 +1,11 @@
 //! docs/settings.md, made of the library's tables of settings and of the verbs' flags. Whoever changes a setting calls
 //! `cargo xtask settings`, and this test fails until then.
 
-use crate::options::{self, Flags};
+use crate::options::Flags;
 use clap::{Arg, Command, CommandFactory};
-use limpid::config::{Config, Range};
-use limpid::train::RunSettings;
+use limpid::config::{Config, Range, ValueKind};
+use limpid::settings::{plain, variable};
+use limpid::train::{Recipe, RunOptions, RunSettings};
 
 const HEAD: &str = "\
 # Settings
@@ -48,19 +49,20 @@ fn page(cli: &Command) -> String {
     text += &section(&verbs, &options, "How a run is carried out. All of these may change when a run is resumed.");
     text += "\n## All other flags\n\n| flag | environment | verbs | what it is |\n|---|---|---|---|\n";
     let mut rows: Vec<(String, Vec<&str>)> = vec![];
-    let settings = options::settings_command();
-    let is_setting = |arg: &Arg| settings.get_arguments().any(|known| known.get_id() == arg.get_id());
+    fn names<S: Flags>() -> Vec<&'static str> {
+        S::default().choices().into_iter().map(|(setting, _)| setting.name).collect()
+    }
+    let settings = [names::<Config>(), names::<Recipe>(), names::<RunOptions>()].concat();
+    let is_setting = |arg: &Arg| settings.contains(&arg.get_id().as_str());
     for (name, verb) in &verbs {
-        for arg in
-            verb.get_arguments().filter(|arg| !arg.is_hide_set() && (!is_setting(arg) || arg.get_id() == "preset"))
-        {
+        for arg in verb.get_arguments().filter(|arg| !arg.is_hide_set() && !is_setting(arg)) {
             let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else { continue };
             let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
             let shown = arg.get_action().takes_values() && !default.is_empty() && !arg.is_hide_default_value_set();
             let default = if shown { format!(" [default: {}]", default.join(",")) } else { String::new() };
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
             let names = [&[long], &arg.get_all_aliases().unwrap_or_default()[..]].concat().join("`, `--");
-            let row = format!("`--{names}` | `{}` | VERBS | {}{default}", options::variable(long), cell(&help));
+            let row = format!("`--{names}` | `{}` | VERBS | {}{default}", variable(long), cell(&help));
             match rows.iter_mut().find(|(known, _)| *known == row) {
                 Some((_, verbs)) => verbs.push(name),
                 None => rows.push((row, vec![name])),
@@ -86,17 +88,17 @@ fn verbs<'a>(command: &'a Command, before: &str) -> Vec<(String, &'a Command)> {
 
 /// The settings of one kind as a table.
 fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String {
-    let all = options::choices(of);
+    let all = of.choices();
     let has = |verb: &Command| verb.get_arguments().any(|arg| arg.get_id() == all[0].0.name);
     let of_verbs: Vec<String> =
         verbs.iter().filter(|(_, verb)| has(verb)).map(|(name, _)| format!("`{name}`")).collect();
-    let mut text = format!("\n## {}\n\n{says} Verbs: {}.\n\n", S::HEADING, of_verbs.join(", "));
+    let mut text = format!("\n## {}\n\n{says} Verbs: {}.\n\n", S::HEADING.unwrap_or_default(), of_verbs.join(", "));
     text += "| setting | what it is | values | default | other names |\n|---|---|---|---|---|\n";
     for (setting, value) in all {
         let range = setting.range.said();
         let values = if matches!(setting.range, Range::Whole(1, ..)) {
             format!("at least 1, {range}")
-        } else if value.is_switch() {
+        } else if value.kind() == ValueKind::Switch {
             "true, false".into()
         } else if range.is_empty() {
             value.choices().join(", ")
@@ -106,8 +108,8 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
         let group = S::groups().iter().find(|group| group.setting.name == setting.name);
         let default = match (group, setting.default_text) {
             (Some(group), _) => format!("sets {}", group.sets.join(", ")),
-            (None, Some(otherwise)) => otherwise.into(),
-            (None, None) => options::plain(&value.json()),
+            (None, Some(text)) => text.into(),
+            (None, None) => plain(&value.json()),
         };
         let name = setting.name;
         let help = cell(setting.line());

@@ -11,10 +11,8 @@ use std::path::Path;
 
 /// A source with what `--field`, `--skip-bad` and `--parse-special` say.
 pub fn source(data: &str, reading: &TextOptions, machine: &MachineOptions) -> TextSource {
-    let mut source = TextSource::new(data);
-    let documents = &reading.documents;
-    (source.field, source.skip_bad, source.threads) = (documents.field.clone(), documents.skip_bad, machine.threads());
-    (source.parse_special, source.verify) = (reading.parse_special, !machine.no_verify);
+    let mut source = reading.source(data, machine);
+    source.threads = machine.threads();
     source
 }
 

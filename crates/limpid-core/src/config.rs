@@ -8,7 +8,9 @@ mod presets;
 mod settings;
 
 pub use presets::{PRESETS, Preset};
-pub use settings::{Field, FieldMut, Fields, Range, Setting, SettingGroup, Settings, Value, settings};
+pub use settings::{
+    Field, FieldMut, Fields, Range, Setting, SettingGroup, Settings, Value, ValueKind, setting_value, settings,
+};
 
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
@@ -228,15 +230,18 @@ macro_rules! serde_as_text {
         }
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
-                <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+                let text = <String as serde::Deserialize>::deserialize(d)?;
+                str::parse(&text).map_err(serde::de::Error::custom)
             }
         }
     };
 }
+pub use serde_as_text;
 
 /// The value of an axis by its name; `_` and `-` are the same, case does not matter.
 pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
-    let name = s.to_lowercase().replace('_', "-");
+    // PyTorch's bfloat16 is bf16
+    let name = s.to_lowercase().replace('_', "-").replace("float", "f");
     if let Some((refused, error)) = A::REFUSED
         && name == refused
     {

@@ -68,6 +68,7 @@ impl Watch {
 }
 
 /// Runs the command `limpid` with these words, the program's name first, and returns its exit code.
+#[cfg(feature = "command")]
 #[pyfunction]
 fn command(py: Python, words: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| limpid_cli::run(words))
@@ -86,6 +87,7 @@ fn _limpid(m: &Bound<PyModule>) -> PyResult<()> {
     m.add_class::<trace::Trace>()?;
     m.add_class::<trace::Sweep>()?;
     m.add_class::<training::Dataset>()?;
+    #[cfg(feature = "command")]
     m.add_function(wrap_pyfunction!(command, m)?)?;
     m.add_function(wrap_pyfunction!(training::settings, m)?)?;
     m.add_function(wrap_pyfunction!(training::train, m)?)?;

@@ -1,20 +1,77 @@
-//! `train` and the windows that it reads: both are those of `limpid train`, whose settings they take.
+//! `train` and the windows that it reads. Their keywords are the library's settings, which it resolves as it does the command's.
 
 use crate::local::Local;
 use crate::tensor::Tensor;
 use crate::{Watch, model, raised};
+use anyhow::{Result, bail};
+use limpid::checkpoint::{Checkpoint, write_text};
+use limpid::memory;
 use limpid::ops::Batch;
-use limpid::train::{Control, TrainEvent};
-use limpid::{TrainingPlan, data::Tokens};
+use limpid::settings::{SettingsLayer, training_settings};
+use limpid::train::{Control, Summary, TrainEvent};
+use limpid::{Training, TrainingJob, TrainingPlan, data::Tokens};
+use limpid_report::records;
 use pyo3::prelude::*;
 use pythonize::pythonize;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// What the command alone can do.
+const TERMINAL: [&str; 4] = ["ui", "lr_find", "recipe", "serve"];
 
 /// The keywords of `train`, and whether each takes a value.
 #[pyfunction]
-pub fn settings() -> Vec<(String, bool)> {
-    limpid_cli::training_settings()
+pub fn settings() -> Vec<(&'static str, bool)> {
+    let all = training_settings().into_iter().map(|setting| (setting.name, !setting.value.is_empty()));
+    all.chain(TERMINAL.map(|name| (name, true))).chain([("config", true)]).collect()
+}
+
+/// What keywords, the environment and a file ask for.
+fn asked(settings: Vec<(String, OsString)>) -> Result<TrainingJob> {
+    if let Some((name, _)) = settings.iter().find(|(name, _)| TERMINAL.contains(&name.as_str())) {
+        bail!("{name} is for a terminal: run the command `limpid train`");
+    }
+    let (config, settings): (Vec<_>, Vec<_>) = settings.into_iter().partition(|(name, _)| name == "config");
+    let config = config.into_iter().next().map(|(_, path)| path).or_else(|| env::var_os("LIMPID_CONFIG"));
+    let known = training_settings();
+    let environment = SettingsLayer::environment(&known, |name| env::var_os(name));
+    let named = settings.iter().map(|(name, text)| (name.as_str(), text.clone()));
+    let arguments = SettingsLayer::arguments(named, &known)?;
+    Ok(TrainingJob::new(vec![environment, arguments], config.as_deref().map(Path::new), &known)?)
+}
+
+/// The training, its model opened.
+fn training(job: &TrainingJob) -> Result<Training> {
+    let base = job.base().map(|from| Checkpoint::open_as(from, !job.machine.no_verify)).transpose()?;
+    Ok(job.training(base)?)
+}
+
+/// Trains, and tells every event. Returns the run's folder.
+fn run(job: &TrainingJob, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Control) -> Result<(PathBuf, Summary)> {
+    if let Some(folder) = job.named_folder().filter(|_| job.resumed().is_none()) {
+        job.check_folder(&folder, env::home_dir())?;
+    }
+    let folder = job.folder(SystemTime::now())?;
+    let plan = training(job)?.folder(&folder).check_folder()?.prepare()?;
+    memory::fits(&plan.model, Some(&plan.recipe), &plan.placement)?;
+    if let Some(note) = &job.note {
+        tell(&plan, TrainEvent::Notice(note.clone()));
+    }
+    let mut run = plan.start()?;
+    let summary = run.go(&mut |event| tell(&plan, event))?;
+    run.is_there()?;
+    drop(run.into_log());
+    let peak_rss_bytes = memory::held("VmHWM:");
+    let mut summary = Summary { entropy_floor: plan.entropy_floor(), peak_rss_bytes, ..summary };
+    let text = serde_json::to_string_pretty(&summary)? + "\n";
+    if let Err(error) = write_text(&folder.join("summary.json"), &text) {
+        summary.missing.push(error.to_string());
+    }
+    records::write(&folder)?;
+    Ok((folder, summary))
 }
 
 /// What a callback gets; of an update's layers nothing.
@@ -34,17 +91,19 @@ fn event(plan: &TrainingPlan, event: &TrainEvent) -> Option<Value> {
     })
 }
 
-/// Trains by the words of `limpid train`, and calls `tell` with every event, a dictionary. Returns the run's folder and its summary. What
+/// Trains by these settings, and calls `tell` with every event, a dictionary. Returns the run's folder and its summary. What
 /// `tell` raises, or Ctrl-C, saves the run, ends it and comes through.
 #[pyfunction]
-pub fn train(py: Python, words: Vec<String>, tell: Py<PyAny>) -> PyResult<(PathBuf, Py<PyAny>)> {
+pub fn train(py: Python, settings: Vec<(String, OsString)>, tell: Py<PyAny>) -> PyResult<(PathBuf, Py<PyAny>)> {
     let (folder, summary) = py.detach(|| {
         let mut watch = Watch::new();
-        let done = limpid_cli::train(&words, &mut |plan, told| {
-            if let Some(event) = event(plan, &told).filter(|_| watch.raised.is_none()) {
-                watch.ask(|py| tell.call1(py, (pythonize(py, &event)?,)).map(drop));
-            }
-            if watch.goes_on() { Control::Continue } else { Control::Stop }
+        let done = asked(settings).and_then(|job| {
+            run(&job, &mut |plan, told| {
+                if let Some(event) = event(plan, &told).filter(|_| watch.raised.is_none()) {
+                    watch.ask(|py| tell.call1(py, (pythonize(py, &event)?,)).map(drop));
+                }
+                if watch.goes_on() { Control::Continue } else { Control::Stop }
+            })
         });
         watch.end(done)
     })?;
@@ -53,8 +112,9 @@ pub fn train(py: Python, words: Vec<String>, tell: Py<PyAny>) -> PyResult<(PathB
 
 /// The text, its tokenizer and the windows of a training.
 #[pyfunction]
-pub fn open_dataset(py: Python, words: Vec<String>) -> PyResult<Dataset> {
-    let plan = py.detach(|| limpid_cli::training_plan(&words)).map_err(raised)?;
+pub fn open_dataset(py: Python, settings: Vec<(String, OsString)>) -> PyResult<Dataset> {
+    let plan = |job: &TrainingJob| Ok::<_, anyhow::Error>(training(job)?.prepare()?);
+    let plan = py.detach(|| asked(settings).and_then(|job| plan(&job))).map_err(raised)?;
     Ok(Dataset { steps: plan.recipe.steps, plan: Local::new(plan) })
 }
 

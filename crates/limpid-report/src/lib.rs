@@ -8,6 +8,7 @@
 mod model;
 mod page;
 mod plot;
+pub mod records;
 mod words;
 
 pub use limpid_base::units;
@@ -37,6 +38,9 @@ pub enum ReportError {
     /// A file that cannot be read, or what is wrong in it.
     #[error(transparent)]
     File(#[from] CheckpointError),
+    /// The settings of a run that cannot be read.
+    #[error(transparent)]
+    Settings(#[from] limpid::Error),
 }
 
 impl ReportError {

@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(over(&[&[("warmup_steps", "50")], &[("steps", "100")]]), (10, 1e-4), "the later shorter run");
         assert_eq!(over(&[&[("steps", "100"), ("warmup_steps", "50")]]), (50, 1e-4));
         assert_eq!(over(&[&[("min_learning_rate", "0")], &[("lr", "")][..0]]), (100, 0.0));
-        let error = Recipe::default().over(&[vec![("steps", "many".into())]]).unwrap_err().to_string();
+        let error = Recipe::default().over(&[vec![("steps", "many")]]).unwrap_err().to_string();
         assert_eq!(error, "steps is `many`: it must be a whole number, in digits alone");
     }
 }

@@ -13,6 +13,23 @@ pub enum Error {
     /// A configuration that cannot be built.
     #[error(transparent)]
     Config(#[from] config::ConfigError),
+    /// Settings that cannot be given so.
+    #[error(transparent)]
+    Settings(#[from] crate::settings::SettingError),
+    /// A number out of its range, and the place that gave it.
+    #[error("{0}: {1}")]
+    Setting(String, #[source] config::ConfigError),
+    /// A file or a folder that does not serve.
+    #[error("{0}")]
+    Refused(String),
+    /// A run that cannot go on.
+    #[error("{} cannot be resumed: {why}", .folder.display())]
+    NotResumed {
+        /// Its folder.
+        folder: PathBuf,
+        /// What the folder lacks.
+        why: &'static str,
+    },
     /// The backend failed: threads or memory that the system refuses, a device that is lost.
     #[error(transparent)]
     Backend(#[from] backend::BackendError),

@@ -2,14 +2,16 @@
 
 use crate::backend::TrainingMemory;
 use crate::backend::{self, Backend, BackendError, BackendOptions, Cpu, DeviceMemory, Reference, SharedWeights};
-use crate::config::{Config, ConfigError, axis, unknown};
+use crate::config::{Axis, Config, ConfigError, axis, parse_axis, unknown};
 use crate::engine::{Decoder, DecoderLimits};
 use crate::matrix::Precision;
 use crate::model::Model;
 use crate::numeric::element::Element;
 use crate::numeric::simd::Level;
 use crate::{Error, memory};
+use std::fmt;
 use std::num::NonZero;
+use std::str::FromStr;
 
 axis! {
     /// Where a model runs: the one place that knows every backend by its name.
@@ -39,6 +41,38 @@ impl Device {
         self == Device::Gpu
     }
 }
+
+/// Where a model is to run, by name: `cpu`, `reference`, `gpu`, `gpu:1`, `gpu:NAME`, or `auto`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceName {
+    /// The device; none for `auto`, the one that is found to be the fastest.
+    pub device: Option<Device>,
+    /// Which GPU, as [`Machine::gpu`] has it.
+    pub gpu: String,
+}
+
+impl FromStr for DeviceName {
+    type Err = ConfigError;
+    fn from_str(text: &str) -> Result<DeviceName, ConfigError> {
+        const NAMES: &[&str] = &["cpu", "gpu", "gpu:NUMBER", "gpu:NAME", "auto", "reference"];
+        let (device, gpu) = match text.split_once(':') {
+            Some(("gpu", gpu)) if !gpu.is_empty() => ("gpu", gpu),
+            _ => (text, ""),
+        };
+        let named = || parse_axis(device).map_err(|_| unknown("device", text, NAMES));
+        let device = if device == "auto" { None } else { Some(named()?) };
+        Ok(DeviceName { device, gpu: gpu.into() })
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let device = self.device.map_or("auto", Axis::name);
+        if self.gpu.is_empty() { f.write_str(device) } else { write!(f, "{device}:{}", self.gpu) }
+    }
+}
+
+limpid_core::serde_as_text!(DeviceName);
 
 /// Where and how a model runs.
 ///

@@ -15,7 +15,7 @@ use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
 use crate::fitted::{self, FittedLength};
 use crate::memory::{self, Placement, outline, trainable};
-use crate::model::{Mode, Model, Param, Tuning};
+use crate::model::{Model, Param, Tuning};
 use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
@@ -23,11 +23,15 @@ use crate::train::{
     Control, Objective, Ranks, Recipe, Resumable, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent,
     Trainer,
 };
-use crate::{Lm, Machine, files, objective};
+use crate::{Lm, Machine, files, objective, settings};
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+mod resolve;
+
+pub use resolve::TrainingJob;
 
 /// A training that has not begun: of a new model, or of one that goes on learning.
 ///
@@ -63,7 +67,11 @@ pub struct Training {
     chat_template: Option<String>,
     special_tokens: Vec<String>,
     probe_text: Option<String>,
-    keeps: Vec<String>,
+    /// Settings that stay as they are where something else would change them: `vocab_size` (the tokenizer's is smaller), `warmup_steps`
+    /// (epochs or the text decide the steps), `val_fraction`, `eval_every` and `patience` (the text decides the steps),
+    /// `whole_documents` and `cross_documents` (the text has conversations).
+    keeps: Vec<&'static str>,
+    /// Settings that the folder's limpid.toml keeps besides, unless they are empty.
     noted: Vec<(&'static str, String)>,
     folder: Option<PathBuf>,
     force: bool,
@@ -73,12 +81,8 @@ pub struct Training {
     memory: Option<u64>,
     preset: String,
     machine: Machine,
-    choose_machine: Option<ChooseMachine>,
     ranks: Box<dyn Ranks>,
 }
-
-/// Decides where a model is trained, once it is known.
-type ChooseMachine = Box<dyn FnOnce(&Config, Mode) -> Machine>;
 
 impl std::fmt::Debug for Training {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
@@ -153,7 +157,7 @@ impl Training {
             config,
             recipe,
             options: RunOptions::default(),
-            source: TextSource::new("builtin:stories"),
+            source: TextSource::new(settings::BUILT_IN),
             epochs: None,
             fits_text: false,
             base: None,
@@ -171,7 +175,6 @@ impl Training {
             memory: None,
             preset: String::new(),
             machine: Machine::default(),
-            choose_machine: None,
             ranks: Box::new(Solo),
         }
     }
@@ -263,19 +266,6 @@ impl Training {
         Training { fits_text: true, ..self }
     }
 
-    /// Settings that stay as they are where something else would change them: `vocab_size` (the tokenizer's is smaller), `warmup_steps`
-    /// (epochs or the text decide the steps), `val_fraction`, `eval_every` and `patience` (the text decides the steps), `whole_documents`
-    /// and `cross_documents` (the text has conversations).
-    pub fn keeping(self, settings: impl IntoIterator<Item = impl Into<String>>) -> Training {
-        Training { keeps: self.keeps.into_iter().chain(settings.into_iter().map(Into::into)).collect(), ..self }
-    }
-
-    /// A setting of the caller's own that the folder's limpid.toml keeps, if it is not empty.
-    pub fn noting(mut self, name: &'static str, value: impl Into<String>) -> Training {
-        self.noted.push((name, value.into()));
-        self
-    }
-
     /// How the run is carried out: when it evaluates and saves, what it does at a loss spike.
     pub fn options(self, options: RunOptions) -> Training {
         Training { options, ..self }
@@ -329,11 +319,6 @@ impl Training {
     /// Goes on from the state that was kept after a step instead of the last one ([`Training::resume`]).
     pub fn resume_step(self, step: u64) -> Training {
         Training { resume_step: Some(step), ..self }
-    }
-
-    /// Decides the machine when the text is read, so that the model is known.
-    pub fn choose_machine(self, choose: impl FnOnce(&Config, Mode) -> Machine + 'static) -> Training {
-        Training { choose_machine: Some(Box::new(choose)), ..self }
     }
 
     /// On another machine than this processor with all its cores, in f32.
@@ -400,17 +385,10 @@ impl Training {
         let objective =
             objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 1))?;
         let (recipe, fitted) = self.recipe_for((&config, &corpus), validated, conversations.is_some(), objective)?;
-        let machine = match self.choose_machine {
-            Some(choose) => choose(&config, Mode::Train { batch: recipe.batch_size, context: recipe.context }),
-            None => self.machine,
-        };
-        let program = memory::program_on(machine.device);
-        let placement = Placement { processes: [self.ranks.size(), self.ranks.here()], ..Placement::from(&machine) };
-        let placement = match base.as_ref().and_then(Lm::checkpoint) {
-            Some(files) => placement.with_weights(files, &outline(&config, &recipe, &self.tuning)?),
-            None => placement,
-        };
-        let model = trainable(&config, &recipe, &self.tuning, &placement, (program, self.memory))?;
+        let machine = self.machine;
+        let processes = [self.ranks.size(), self.ranks.here()];
+        let (model, placement, program) =
+            placed((&config, &recipe, &self.tuning), base.as_ref(), (&machine, processes), self.memory)?;
         // an impossible text is told before memory is reserved
         recipe.batches(&corpus.train, objective)?;
         let mut plan = TrainingPlan {
@@ -463,7 +441,7 @@ impl Training {
     }
 
     fn is_kept(&self, setting: &str) -> bool {
-        self.keeps.iter().any(|kept| kept == setting)
+        self.keeps.contains(&setting)
     }
 
     /// The text as tokens. A run that goes on has its tokenizer and its template in its folder.
@@ -569,7 +547,7 @@ impl Training {
         } else if self.fits_text && recipe.context <= config.context_length {
             // (a longer context is refused with the model)
             let (judged, keeps) = (fitted::judges(validated), self.keeps.clone());
-            let kept = |setting: &str| keeps.iter().any(|kept| kept == setting);
+            let kept = |setting: &str| keeps.contains(&setting);
             let steps = fitted::fit((&recipe, &mut self.options), &corpus.train, objective, judged, kept)?;
             (steps, Some(FittedLength { validated, judged, shorter: steps < recipe.steps }))
         } else {
@@ -583,6 +561,23 @@ impl Training {
         recipe.check()?;
         Ok((recipe, fitted))
     }
+}
+
+/// The model of a training on a machine, where its memory lies, and the bytes that the process holds beside it.
+fn placed(
+    (config, recipe, tuning): (&Config, &Recipe, &Tuning),
+    base: Option<&Lm>,
+    (machine, processes): (&Machine, [usize; 2]),
+    memory: Option<u64>,
+) -> Result<(Model, Placement, u64)> {
+    let program = memory::program_on(machine.device);
+    let placement = Placement { processes, ..Placement::from(machine) };
+    let placement = match base.and_then(Lm::checkpoint) {
+        Some(files) => placement.with_weights(files, &outline(config, recipe, tuning)?),
+        None => placement,
+    };
+    let model = trainable(config, recipe, tuning, &placement, (program, memory))?;
+    Ok((model, placement, program))
 }
 
 /// What a text came to.
@@ -627,6 +622,17 @@ impl TrainingPlan {
     /// The model that it begins from, if there is one.
     pub fn base(&self) -> Option<&Checkpoint> {
         self.base.as_ref().and_then(Lm::checkpoint)
+    }
+
+    /// The same training on another machine.
+    ///
+    /// # Errors
+    /// If the model cannot be built within the memory there.
+    pub fn on(self, machine: Machine) -> Result<TrainingPlan> {
+        let settings = (&self.config, &self.recipe, &self.model.tuning);
+        let processes = self.placement.processes;
+        let (model, placement, program) = placed(settings, self.base.as_ref(), (&machine, processes), self.memory)?;
+        Ok(TrainingPlan { model, placement, program, machine, ..self })
     }
 
     /// Whether it goes on with a run that was saved.
@@ -773,7 +779,7 @@ impl TrainingPlan {
         let chosen = RunSettings { recipe: self.recipe, options: self.options };
         // written first, so that a run that is killed at its beginning can be resumed
         let padded = self.base().is_none() && self.config.vocab_size > self.corpus.tokenizer.vocab_size();
-        files.insert(0, ("limpid.toml".into(), settings(&self.config, &chosen, padded, rest)));
+        files.insert(0, ("limpid.toml".into(), settings_file(&self.config, &chosen, padded, rest)));
         Ok(files)
     }
 
@@ -836,7 +842,7 @@ fn keys(tuning: &Tuning) -> Vec<(&'static str, String)> {
 
 /// Settings as a configuration file: what the command's `--config` and `--resume` read.
 /// The vocabulary is the tokenizer's, unless it is padded.
-fn settings(
+fn settings_file(
     config: &Config,
     chosen: &RunSettings,
     padded: bool,

@@ -39,29 +39,30 @@ struct Verdict {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    let asked = args.train.resolved()?;
     if let Some(state) = &args.against {
-        let Some(model) = &args.train.tuning.from else {
+        let Some(model) = &asked.tuning.from else {
             bail!(Usage(
                 "--against compares a model of llm.c with its debug state: name the model with --from MODEL.bin".into()
             ));
         };
-        let passed = llmc::test(Path::new(model), state, &args.train.machine, args.train.json)?;
+        let passed = llmc::test(Path::new(model), state, &asked.machine, asked.json)?;
         return if passed { Ok(()) } else { bail!("{model} is not the model of {}: see above", state.display()) };
     }
-    let plan = args.train.prepare()?;
+    let plan = asked.prepare()?;
     let context = plan.recipe.context.min(32);
     let model = Model::new(&plan.config, Mode::Train { batch: 2, context })?;
-    let machine = &args.train.machine;
+    let machine = &asked.machine;
     memory::fits(&model, Some(&plan.recipe), &machine.machine())?;
     let verdicts =
         [gradients(&plan)?, preflight(&plan, &model, context, machine)?, overfit(&plan, &model, context, machine)?];
     let passed = verdicts.iter().all(|v| v.passed);
-    if args.train.json {
+    if asked.json {
         show::json(&serde_json::json!({ "passed": passed, "checks": verdicts }))?;
     } else {
         let row = |v: &Verdict| (v.name, format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found));
         let rows = verdicts.each_ref().map(row);
-        show::out(&format!("{}: {}\n\n{}", args.train.name(), plan.config, show::pairs(&rows)))?;
+        show::out(&format!("{}: {}\n\n{}", asked.name(), plan.config, show::pairs(&rows)))?;
     }
     if passed { Ok(()) } else { bail!("this configuration failed a check: see above") }
 }

@@ -193,12 +193,11 @@ fn info(args: &Info) -> Result<()> {
 
 /// Describes files of conversations; says whether they are some. Standard input is described as documents: it can be read once.
 fn conversations(args: &Info) -> Result<bool> {
-    let DataOptions { field, skip_bad, .. } = args.reading.clone();
     if args.data == "-" {
         return Ok(false);
     }
     let mut source = TextSource::new(&args.data);
-    (source.field, source.skip_bad) = (field, skip_bad);
+    (source.field, source.skip_bad) = (args.reading.field.clone(), args.reading.skip_bad);
     let (mut n, mut messages, mut answers, mut bytes, mut longest) = (0u64, 0, 0, 0, 0);
     let mut kept = Sample::new(args);
     let chat = source.each_conversation(&mut |conversation, _| {

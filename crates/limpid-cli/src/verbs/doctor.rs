@@ -138,7 +138,7 @@ fn gpus() -> Result<Vec<Gpu>> {
 /// `--prove`: a line for each op and direction, and an error if one is wrong.
 #[cfg(feature = "gpu")]
 fn prove(args: &Args) -> Result<()> {
-    let choice = args.machine.device.gpu().parse().expect("every text is a choice");
+    let choice = args.machine.machine().gpu.parse().expect("every text is a choice");
     let device = limpid::gpu::GpuDevice::shared(&choice)?;
     let proofs = limpid::gpu::prove(&device)?;
     let wrong = proofs.iter().filter(|proof| proof.fault.is_some()).count();

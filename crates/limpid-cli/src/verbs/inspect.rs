@@ -235,6 +235,8 @@ fn diagram(name: &str) -> Result<Option<Diagram>, String> {
 
 pub fn run(mut args: Args) -> Result<()> {
     args.weights.refuse_text("inspect", "--prompt")?;
+    args.preset.forget_environment(); // it is about what is trained
+    args.preset.check_values()?;
     args.model = args.weights.named()?.map(Path::to_path_buf);
     let outs = plot_files(&args)?;
     if args.diagram.contains(&None) {

@@ -140,10 +140,9 @@ struct Several {
 
 impl Several {
     /// Of a job whose step takes one process so many seconds for its gradients and its update.
-    fn new(plan: &TrainingPlan, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
+    fn new(plan: &TrainingPlan, network: Network, processes: usize, seconds: (f64, f64)) -> Several {
         let model = &plan.model;
         let recipe = &plan.recipe;
-        let network = args.network;
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
         let shared = SharedStep::new(&groups, &Uses::new(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
@@ -203,9 +202,10 @@ impl Several {
     }
 }
 
-pub fn run(args: Args) -> Result<()> {
-    let plan = args.train.prepare()?;
-    let processes = args.ranks.map(|n| n as usize);
+pub fn run(Args { train, ranks, network }: Args) -> Result<()> {
+    let asked = train.resolved()?;
+    let plan = asked.prepare()?;
+    let processes = ranks.map(|n| n as usize);
     let recipe = &plan.recipe;
     check_micros(processes.unwrap_or(1), recipe.accumulate as u64, recipe.batch_size)?;
     let too_large = too_large(&plan)?;
@@ -216,10 +216,10 @@ pub fn run(args: Args) -> Result<()> {
     let measured = measure(&plan, guess);
     // of a guess, nobody knows which part the update has
     let (gradients, update) = measured.as_ref().map_or((guess, 0.0), |m| m.seconds);
-    let gpu = gpu(&plan, &args.train.machine.device);
-    let several = processes.map(|n| Several::new(&plan, &args, n, (gradients, update)));
+    let gpu = gpu(&plan, &asked.machine.device);
+    let several = processes.map(|n| Several::new(&plan, network, n, (gradients, update)));
     let estimate = Estimate {
-        name: args.train.name(),
+        name: asked.name(),
         tokens_per_step: recipe.batch_size * recipe.context * recipe.accumulate,
         flops,
         roof: roof.measure(READINGS),
@@ -237,7 +237,7 @@ pub fn run(args: Args) -> Result<()> {
         gpu,
         several,
     };
-    if args.train.json { show::json(&estimate.json()) } else { show::out(&estimate.text()) }
+    if asked.json { show::json(&estimate.json()) } else { show::out(&estimate.text()) }
 }
 
 /// The learning rates of some steps, from 1.

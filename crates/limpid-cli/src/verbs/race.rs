@@ -120,9 +120,9 @@ fn enter(args: &Args) -> Result<()> {
         Some(file) => ["--config", file],
         None => ["--preset", &track.preset],
     };
-    let training = training_args(&words.map(String::from))?.training;
+    let training = training_args(&words)?.training.resolved()?;
     let (config, recipe, precision) = training.raced()?;
-    if let Some(file) = args.recipe.as_ref().filter(|_| !training.recipe.has("steps")) {
+    if let Some(file) = args.recipe.as_ref().filter(|_| !training.settings.has("steps")) {
         bail!(Usage(format!("{file} does not say `steps`, on which schedules depend: add it")));
     }
     let name = args.recipe.as_ref().map_or("default".into(), |file| stem(Path::new(file)));

@@ -3,12 +3,12 @@
 use crate::models::newest_folder;
 use crate::options::Usage;
 use crate::outputs::{Force, Output, OutputKind};
-use crate::records::{page, read, seen};
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::train::RECENT;
 use limpid_base::units::{count, duration};
-use limpid_report::{self as report, ReportError};
+use limpid_report as report;
+use limpid_report::records::{page, read, seen};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -55,10 +55,8 @@ pub fn run(mut args: Args) -> Result<()> {
                 runs.push(run);
                 folders.push(folder);
             }
-            Err(e) if args.runs.len() > 1 && e.downcast_ref().is_some_and(ReportError::has_no_step) => {
-                passed.push((folder, e))
-            }
-            Err(e) => return Err(e),
+            Err(e) if args.runs.len() > 1 && e.has_no_step() => passed.push((folder, e)),
+            Err(e) => return Err(e.into()),
         }
     }
     passed.iter().for_each(|(_, why)| show::say(format_args!("passed over: {why:#}")));

@@ -4,25 +4,25 @@ use crate::dashboard::{Dashboard, Now};
 use crate::live::LivePage;
 use crate::machine::{READINGS, peak_rss, share};
 use crate::models;
-use crate::options::{Interrupted, Usage};
+use crate::options::{Asked, Flags, Interrupted, Usage};
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
-use crate::training::{TrainingArgs, Workflow, length, recomputes, step_flops, too_large};
-use crate::{find, llmc, ranks, records, source};
+use crate::training::{AskedTraining, TrainingArgs, length, recomputes, step_flops, too_large};
+use crate::{find, llmc, ranks, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, Format};
-use limpid::config::Mask;
+use limpid::config::{Mask, Setting, Settings, settings};
 use limpid::data::chat::END;
 use limpid::data::source::Corpus;
 use limpid::engine::EngineLimits;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::matrix::Precision;
+use limpid::settings::Workflow;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{
-    AllReduce, Control, RECENT, Ranks, Recipe, Run, Solo, StepReport, Summary, TrainError, TrainEvent, log,
-};
-use limpid::{Lm, Machine, Training, TrainingPlan};
+use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, StepReport, Summary, TrainEvent, log};
+use limpid::{Lm, Machine, TrainingPlan};
+use limpid_report::records;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,66 +38,28 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct Args {
     #[command(flatten)]
     pub training: TrainingArgs,
-    /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, hide_short_help = true)]
-    timeout: u64,
-    /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest checkpoint [default of
-    /// HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
-    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8080", conflicts_with_all = ["lr_find", "workflow"])]
-    serve: Option<String>,
+    #[command(flatten)]
+    process: Asked<ProcessSettings>,
 }
 
-/// Where the model goes.
-fn folder(args: &TrainingArgs, name: &str) -> Result<PathBuf> {
-    args.asked().map_or_else(|| named(name, SystemTime::now()), Ok)
+settings! {
+    /// The processes around a training.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct ProcessSettings {
+        /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
+        timeout: u64 = 600, Setting::of("SECONDS").default_text("600");
+        /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest checkpoint [default of
+        /// HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
+        serve: Option<String> = None, Setting::of("HOST:PORT").common().alone("127.0.0.1:8080").excludes(&["lr_find", "recipe"]);
+    }
+}
+impl Settings for ProcessSettings {}
+impl Flags for ProcessSettings {
+    const HEADING: Option<&'static str> = None;
 }
 
-/// The folder that is named after the time: 20261120-130155 (UTC).
-fn named(name: &str, now: SystemTime) -> Result<PathBuf> {
-    if !limpid_base::units::has_date(now) {
-        bail!(
-            "the clock of this machine is before 1970 or after 9999, and the run's folder would be named after it: set the clock, or give --out"
-        );
-    }
-    let time = humantime::format_rfc3339_seconds(now).to_string();
-    let time = time.replace(['-', ':', 'Z'], "").replace('T', "-");
-    let first = PathBuf::from("runs").join(format!("{name}-{time}"));
-    let next = (2..).map(|n| first.with_file_name(format!("{name}-{time}-{n}")));
-    Ok(std::iter::once(first.clone()).chain(next).find(|path| !path.exists()).unwrap_or(first))
-}
-
-/// Refuses a folder that cannot be begun, before the text is read.
-fn check_place(args: &TrainingArgs, folder: &Path) -> Result<()> {
-    let found = folder::look(folder);
-    if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != FolderContents::Begun {
-        bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
-    }
-    let free = matches!(found, FolderContents::Nothing | FolderContents::Begun);
-    if !free && (!args.force || !found.is_replaced()) {
-        return Err(TrainError::FolderNotEmpty { path: folder.into(), found }.into());
-    }
-    let home = std::env::home_dir().and_then(|home| home.canonicalize().ok());
-    let whole = folder.canonicalize().ok();
-    let is_home = |path: &&PathBuf| path.parent().is_none() || home.as_ref() == Some(*path);
-    if let Some(path) = whole.as_ref().filter(|path| !free && is_home(path)) {
-        bail!("{} holds more than a model, even with --force: choose a folder in it with --out", path.display());
-    }
-    let kept = models::WEIGHTS.iter().any(|name| folder.join(name).exists());
-    if found == FolderContents::Begun && kept && args.resume.is_none() && !args.force {
-        bail!(
-            "{0} already holds a run, which was killed before its first save: --resume {0} begins it again, another --out \
-             starts a new one",
-            folder.display()
-        );
-    }
-    let from = args.tuning.from.as_ref().and_then(|from| std::fs::canonicalize(from).ok());
-    if whole.is_some() && from == whole {
-        bail!("--from and --out are both {}: the original model is kept; choose another --out", folder.display());
-    }
-    Ok(())
-}
-
-pub fn run(Args { training, timeout, serve }: Args) -> Result<()> {
+pub fn run(Args { training, process }: Args) -> Result<()> {
+    let (training, ProcessSettings { timeout, serve }) = training.resolved_with(&process)?;
     let ranks = ranks::join(timeout)?;
     let (rank, size) = (ranks.rank(), ranks.size());
     let done = train(&training, serve.as_deref(), ranks).map_err(|error| ranks::end_all(rank, size, error));
@@ -106,22 +68,22 @@ pub fn run(Args { training, timeout, serve }: Args) -> Result<()> {
 }
 
 /// Trains, in each of the processes that train together; process 0 has the folder and speaks.
-fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Result<()> {
+fn train(args: &AskedTraining, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Result<()> {
     let (main, size) = (ranks.rank() == 0, ranks.size());
-    if args.lr_find && size > 1 {
+    if args.screen.lr_find && size > 1 {
         bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
     }
     let (folder, plan) = prepare(args, ranks)?;
-    if args.workflow == Some(Workflow::Llmc) {
-        if size > 1 || args.ui || args.json || plan.options.probe {
+    if args.job.job.recipe == Some(Workflow::Llmc) {
+        if size > 1 || args.screen.ui || args.json || plan.options.probe {
             bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui, --json and --probe".into()));
         }
-        return llmc::train(&plan, args.out.as_deref());
+        return llmc::train(&plan, args.job.job.out.as_deref());
     }
     if let Some(fit) = too_large(&plan)? {
         bail!("{}", fit.text());
     }
-    if args.lr_find {
+    if args.screen.lr_find {
         return find::run(&plan, args.json);
     }
     let stop = interrupt()?;
@@ -136,7 +98,7 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     if main {
         roof.measure(READINGS / 3); // and more at every validation
     }
-    let begins_again = args.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
+    let begins_again = args.job.job.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
     let mut run = plan.start().map_err(source::of_library)?;
     run.saves_first = serve.is_some();
     if !main {
@@ -171,26 +133,6 @@ fn train(args: &TrainingArgs, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Res
     finish(args, &plan, run, &opening, summary, &folder, &stop)
 }
 
-/// Trains without a terminal, and tells every event.
-pub fn told(args: &Args, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Control) -> Result<(PathBuf, Summary)> {
-    let Args { training: args, serve, .. } = args;
-    if args.ui || args.lr_find || args.workflow.is_some() || serve.is_some() {
-        bail!(Usage("ui, lr_find, recipe and serve are for a terminal: run the command `limpid train`".into()));
-    }
-    let (folder, plan) = prepare(args, Box::new(Solo))?;
-    if let Some(fit) = too_large(&plan)? {
-        bail!("{}", fit.text());
-    }
-    let mut run = plan.start().map_err(source::of_library)?;
-    let summary = run.go(&mut |event| tell(&plan, event))?;
-    run.is_there()?;
-    drop(run.into_log());
-    let mut summary = Summary { entropy_floor: plan.entropy_floor(), peak_rss_bytes: peak_rss(), ..summary };
-    write_summary(&folder, &mut summary)?;
-    records::write(&folder)?;
-    Ok((folder, summary))
-}
-
 /// Writes the summary into the run's folder, and into the summary if that fails.
 fn write_summary(folder: &Path, summary: &mut Summary) -> Result<()> {
     let text = serde_json::to_string_pretty(&summary)? + "\n";
@@ -201,27 +143,22 @@ fn write_summary(folder: &Path, summary: &mut Summary) -> Result<()> {
 }
 
 /// What the flags ask for, with everything decided, and the folder it goes to.
-fn prepare(args: &TrainingArgs, ranks: Box<dyn Ranks>) -> Result<(PathBuf, TrainingPlan)> {
-    if let Some(folder) = args.asked().filter(|_| ranks.rank() == 0 && !args.lr_find && args.resumed().is_none()) {
-        check_place(args, &folder)?;
+fn prepare(args: &AskedTraining, ranks: Box<dyn Ranks>) -> Result<(PathBuf, TrainingPlan)> {
+    let finds = args.screen.lr_find;
+    if let Some(folder) = args.named_folder().filter(|_| ranks.rank() == 0 && !finds && args.resumed().is_none()) {
+        args.check_folder(&folder, std::env::home_dir())?;
     }
-    let folder = folder(args, &args.name())?;
+    let folder = args.folder(SystemTime::now())?;
     let mut training = args.training()?.ranks(ranks);
-    if !args.lr_find {
+    if !finds {
         training = training.folder(&folder);
     }
-    if args.force {
-        training = training.force();
-    }
-    if let Some(step) = args.resume_step {
-        training = training.resume_step(step);
-    }
-    let plan = training.check_folder().and_then(Training::prepare).map_err(source::of_library)?;
+    let plan = args.planned(training.check_folder().map_err(source::of_library)?)?;
     Ok((folder, plan))
 }
 
 /// What will be trained, on what, and how.
-fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
+fn describe(args: &AskedTraining, plan: &TrainingPlan, processes: usize) {
     let (corpus, text, machine) = (&plan.corpus, &plan.corpus.about, &plan.machine);
     let (all, learning) = (plan.model.parameter_count(), plan.model.learning().map(|p| p.region.len()).sum::<usize>());
     let [all, learning] = [all, learning].map(show::commas);
@@ -272,7 +209,7 @@ fn describe(args: &TrainingArgs, plan: &TrainingPlan, processes: usize) {
 
 /// Shows how a run goes: a bar or lines, and the dashboard.
 struct Watch<'a> {
-    args: &'a TrainingArgs,
+    args: &'a AskedTraining,
     plan: &'a TrainingPlan,
     folder: &'a Path,
     opening: &'a Opening,
@@ -288,7 +225,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(
-        args: &'a TrainingArgs,
+        args: &'a AskedTraining,
         plan: &'a TrainingPlan,
         folder: &'a Path,
         opening: &'a Opening,
@@ -297,7 +234,7 @@ impl<'a> Watch<'a> {
         (page, stop): (Option<LivePage>, &'a Arc<AtomicBool>),
     ) -> Watch<'a> {
         let steps = plan.recipe.steps;
-        let watched = args.ui && !args.json;
+        let watched = args.screen.ui && !args.json;
         // the address first: a narrow terminal cuts the end of the line
         let served = page.as_ref().map_or(String::new(), |page| format!("{}   ", page.url()));
         let title = format!("{served}{}", folder.display());
@@ -363,12 +300,12 @@ impl<'a> Watch<'a> {
 
     /// A sample of the best weights, which are in the folder, on the dashboard, as long as samples take little of the time.
     fn show_sample(&mut self, step: u64) {
-        if self.args.sample == 0 || self.sampling * 50 > self.sampled_at.elapsed() {
+        if self.args.job.job.sample == 0 || self.sampling * 50 > self.sampled_at.elapsed() {
             return;
         }
         self.sampled_at = Instant::now();
         let goes_on = &mut |_: &str| !self.stop.load(Ordering::Relaxed);
-        let sampled = sample(self.folder, self.args.sample, &self.plan.machine, self.opening, goes_on);
+        let sampled = sample(self.folder, self.args.job.job.sample, &self.plan.machine, self.opening, goes_on);
         if let (Ok(Some((prompt, text))), Some(dashboard)) = (sampled, &self.dashboard) {
             dashboard.sample(step, &(prompt + &text));
         }
@@ -383,7 +320,7 @@ impl<'a> Watch<'a> {
 
 /// Writes and shows what a run came to, with a sample of its model.
 fn finish(
-    args: &TrainingArgs,
+    args: &AskedTraining,
     plan: &TrainingPlan,
     run: Run,
     opening: &Opening,
@@ -404,7 +341,7 @@ fn finish(
     let whole = !summary.stopped && summary.missing.is_empty() && !stopped();
     let mut printed = Ok(());
     let mut flow = show::Flow::default();
-    let sampled = if whole && !args.json && args.sample > 0 {
+    let sampled = if whole && !args.json && args.job.job.sample > 0 {
         let mut begun = false;
         let print = &mut |text: &str| {
             if !std::mem::replace(&mut begun, true) {
@@ -415,7 +352,7 @@ fn finish(
             }
             true // what cannot be printed is made all the same
         };
-        sample(folder, args.sample, &plan.machine, opening, print)
+        sample(folder, args.job.job.sample, &plan.machine, opening, print)
     } else {
         Ok(None)
     };
@@ -660,20 +597,4 @@ fn sample(
     })?;
     tell("\n");
     Ok(Some((text.clone(), written.text)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clock_that_is_not_set_is_told() {
-        let [second, days] = [1, 3_000_000 * 86_400].map(Duration::from_secs);
-        let epoch = SystemTime::UNIX_EPOCH;
-        for (now, name) in [(epoch, Some("runs/nano-19700101-000000")), (epoch - second, None), (epoch + days, None)] {
-            let named = named("nano", now);
-            assert_eq!(named.as_ref().ok().map(PathBuf::as_path), name.map(Path::new), "{now:?}");
-            assert!(named.is_ok() || named.unwrap_err().to_string().contains("give --out"));
-        }
-    }
 }

@@ -92,11 +92,16 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Arguments split at spaces; '...' keeps them together.
 pub fn words(line: &str) -> Vec<String> {
-    let mut all = vec![];
-    for (i, part) in line.split('\'').enumerate() {
-        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
+    let (mut words, mut word, mut quoted) = (vec![], None::<String>, false);
+    for c in line.chars() {
+        match c {
+            '\'' => (_, quoted) = (word.get_or_insert_default(), !quoted),
+            _ if c.is_whitespace() && !quoted => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
     }
-    all
+    words.extend(word);
+    words
 }
 
 /// Words in which what stands last holds, as a test's own flags do over those of the constant that it begins with. limpid refuses a flag that

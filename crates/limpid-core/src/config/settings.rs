@@ -7,7 +7,9 @@
 use super::{Axis, ConfigError, unknown};
 use limpid_base::words;
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fmt::Debug;
+use std::path::PathBuf;
 
 /// A setting, beside its type and its default.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +24,7 @@ pub struct Setting {
     pub range: Range,
     /// Its names in other programs.
     pub aliases: &'static [&'static str],
-    /// Its default in words, if that follows from other settings.
+    /// Its default in words, if its type cannot say it: where it follows from other settings, for example.
     pub default_text: Option<&'static str>,
     /// Whether it is one of the settings that a user needs first.
     pub common: bool,
@@ -30,6 +32,14 @@ pub struct Setting {
     pub chosen: bool,
     /// Whether files of earlier versions lack it: its default is what they had.
     pub optional_in_files: bool,
+    /// Whether a run keeps it to its end, although its state does not hold it.
+    pub fixed: bool,
+    /// The names of settings that cannot be given beside it.
+    pub excludes: &'static [&'static str],
+    /// The name of a setting without which it means nothing.
+    pub requires: Option<&'static str>,
+    /// Its value where a flag is given without one.
+    pub alone: Option<&'static str>,
 }
 
 /// The values that a setting may have, and how messages say it.
@@ -56,17 +66,20 @@ impl Range {
 impl Setting {
     /// A setting whose values are written as `value`; [`settings!`](crate::settings) adds name and help.
     pub const fn of(value: &'static str) -> Setting {
-        let (range, aliases, default_text) = (Range::Any, &[], None);
         Setting {
             name: "",
             help: "",
             value,
-            range,
-            aliases,
-            default_text,
+            range: Range::Any,
+            aliases: &[],
+            default_text: None,
             common: false,
             chosen: true,
             optional_in_files: false,
+            fixed: false,
+            excludes: &[],
+            requires: None,
+            alone: None,
         }
     }
     /// A whole number between two, both included.
@@ -117,6 +130,26 @@ impl Setting {
     pub const fn optional_in_files(self) -> Setting {
         Setting { optional_in_files: true, ..self }
     }
+    /// A run keeps it to its end.
+    pub const fn fixed(self) -> Setting {
+        Setting { fixed: true, ..self }
+    }
+    /// None of these can be given beside it.
+    pub const fn excludes(self, names: &'static [&'static str]) -> Setting {
+        Setting { excludes: names, ..self }
+    }
+    /// It means nothing without this one.
+    pub const fn requires(self, name: &'static str) -> Setting {
+        Setting { requires: Some(name), ..self }
+    }
+    /// All its names: its own, and those in other programs.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        [self.name].into_iter().chain(self.aliases.iter().copied())
+    }
+    /// Its value where it is given without one.
+    pub const fn alone(self, text: &'static str) -> Setting {
+        Setting { alone: Some(text), ..self }
+    }
     /// Its help as one line, without the full stop.
     pub fn line(&self) -> &'static str {
         self.help.trim().trim_end_matches('.')
@@ -137,6 +170,19 @@ pub type Field<'a> = (&'static Setting, &'a dyn Value);
 /// The same, to be changed.
 pub type FieldMut<'a> = (&'static Setting, &'a mut dyn Value);
 
+/// How a value is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// As a text.
+    Plain,
+    /// As true or false.
+    Switch,
+    /// As texts with commas between them.
+    List,
+    /// As a path, which need not be UTF-8.
+    Path,
+}
+
 /// A value that a setting can have.
 pub trait Value: Debug {
     /// Sets the value from a text.
@@ -144,6 +190,13 @@ pub trait Value: Debug {
     /// # Errors
     /// If the text is no value.
     fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>>;
+    /// Sets the value from a text of the system, which only a path takes if it is not UTF-8.
+    ///
+    /// # Errors
+    /// As [`Value::parse`].
+    fn parse_os(&mut self, text: &OsStr) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.parse(text.to_str().ok_or("it is not UTF-8, and must be")?)
+    }
     /// The value for a file; null for `None`.
     fn json(&self) -> serde_json::Value;
     /// The value as a whole number, if it is one.
@@ -158,9 +211,9 @@ pub trait Value: Debug {
     fn choices(&self) -> Vec<&'static str> {
         vec![]
     }
-    /// Whether it is a switch, with the values true and false.
-    fn is_switch(&self) -> bool {
-        false
+    /// How it is given.
+    fn kind(&self) -> ValueKind {
+        ValueKind::Plain
     }
     /// The settings in it: itself, unless it is a struct of them.
     fn parts<'a>(&'a self, own: &'static Setting) -> Vec<Field<'a>>;
@@ -168,41 +221,50 @@ pub trait Value: Debug {
     fn parts_mut<'a>(&'a mut self, own: &'static Setting) -> Vec<FieldMut<'a>>;
 }
 
-macro_rules! alone {
-    () => {
-        fn json(&self) -> serde_json::Value {
-            serde_json::to_value(self).expect("a setting is a plain value")
-        }
-        fn parts<'a>(&'a self, own: &'static Setting) -> Vec<Field<'a>> {
-            vec![(own, self)]
-        }
-        fn parts_mut<'a>(&'a mut self, own: &'static Setting) -> Vec<FieldMut<'a>> {
-            vec![(own, self)]
-        }
-    };
-}
-
-macro_rules! value {
-    ($type:ty, |$text:ident| $parsed:expr $(, $method:ident = |$own:ident| $seen:expr => $kind:ty)?) => {
-        impl Value for $type {
-            fn parse(&mut self, $text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+/// Makes a type a [`Value`]: how it is parsed, and what else is known of it.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! setting_value {
+    ($type:ty, |$text:ident| $parsed:expr $(, $method:ident = |$seen:ident| $found:expr => $kind:ty)?) => {
+        impl $crate::config::Value for $type {
+            fn parse(&mut self, $text: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
                 *self = $parsed;
                 Ok(())
             }
-            $(fn $method(&self) -> $kind { let $own = self; $seen })?
-            alone!();
+            $(fn $method(&self) -> $kind { let $seen = self; $found })?
+            $crate::config::setting_value!(alone);
+        }
+    };
+    (alone) => {
+        fn json(&self) -> serde_json::Value {
+            serde_json::to_value(self).expect("a setting is a plain value")
+        }
+        fn parts<'a>(&'a self, own: &'static $crate::config::Setting) -> Vec<$crate::config::Field<'a>> {
+            vec![(own, self)]
+        }
+        fn parts_mut<'a>(&'a mut self, own: &'static $crate::config::Setting) -> Vec<$crate::config::FieldMut<'a>> {
+            vec![(own, self)]
         }
     };
 }
-value!(u64, |text| text.parse()?, whole = |n| Some(*n) => Option<u64>);
-value!(usize, |text| text.parse()?, whole = |n| Some(*n as u64) => Option<u64>);
-value!(Option<usize>, |text| Some(text.parse()?), whole = |n| n.map(|n| n as u64) => Option<u64>);
-value!(f64, |text| super::exact(text)?, number = |x| Some(*x) => Option<f64>);
-value!(Option<f64>, |text| Some(super::exact(text)?), number = |x| *x => Option<f64>);
-value!(bool, |text| text.parse()?, is_switch = |_own| true => bool);
-value!(Option<bool>, |text| Some(text.parse()?), is_switch = |_own| true => bool);
-value!(super::LayerPattern, |text| text.parse()?);
-value!(super::PairFactors, |text| text.parse()?);
+pub use setting_value;
+setting_value!(u64, |text| text.parse()?, whole = |n| Some(*n) => Option<u64>);
+setting_value!(Option<u64>, |text| Some(text.parse()?), whole = |n| *n => Option<u64>);
+setting_value!(usize, |text| text.parse()?, whole = |n| Some(*n as u64) => Option<u64>);
+setting_value!(Option<usize>, |text| Some(text.parse()?), whole = |n| n.map(|n| n as u64) => Option<u64>);
+setting_value!(f64, |text| super::exact(text)?, number = |x| Some(*x) => Option<f64>);
+setting_value!(Option<f64>, |text| Some(super::exact(text)?), number = |x| *x => Option<f64>);
+setting_value!(bool, |text| text.parse()?, kind = |_value| ValueKind::Switch => ValueKind);
+setting_value!(Option<bool>, |text| Some(text.parse()?), kind = |_value| ValueKind::Switch => ValueKind);
+setting_value!(String, |text| text.into());
+setting_value!(Option<String>, |text| Some(text.into()));
+setting_value!(
+    Vec<String>,
+    |text| text.split(',').filter(|part| !part.is_empty()).map(String::from).collect(),
+    kind = |_value| ValueKind::List => ValueKind
+);
+setting_value!(super::LayerPattern, |text| text.parse()?);
+setting_value!(super::PairFactors, |text| text.parse()?);
 
 impl<A: Axis + Debug + serde::Serialize> Value for A {
     fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -212,7 +274,29 @@ impl<A: Axis + Debug + serde::Serialize> Value for A {
     fn choices(&self) -> Vec<&'static str> {
         A::ALL.iter().map(|value| value.name()).collect()
     }
-    alone!();
+    setting_value!(alone);
+}
+
+impl<A: Axis + Debug + serde::Serialize> Value for Option<A> {
+    fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+        *self = Some(super::parse_axis(text)?);
+        Ok(())
+    }
+    setting_value!(alone);
+}
+
+impl Value for Option<PathBuf> {
+    fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.parse_os(OsStr::new(text))
+    }
+    fn parse_os(&mut self, text: &OsStr) -> Result<(), Box<dyn Error + Send + Sync>> {
+        *self = Some(text.into());
+        Ok(())
+    }
+    fn kind(&self) -> ValueKind {
+        ValueKind::Path
+    }
+    setting_value!(alone);
 }
 
 /// The settings of a struct, made by [`settings!`](crate::settings).
@@ -237,14 +321,15 @@ pub trait Settings: Fields {
     ///
     /// # Errors
     /// If there is no setting of this name, or the text is no value of it.
-    fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
+    fn set(&mut self, name: &str, text: impl AsRef<OsStr>) -> Result<(), ConfigError> {
+        let text = text.as_ref();
         if let Some(group) = Self::groups().iter().find(|group| group.setting.name == name) {
             return group.sets.iter().try_for_each(|part| self.set(part, text));
         }
         match self.fields_mut().into_iter().find(|(setting, _)| setting.name == name) {
-            Some((setting, value)) => value.parse(text).map_err(|why| ConfigError::Value {
+            Some((setting, value)) => value.parse_os(text).map_err(|why| ConfigError::Value {
                 what: setting.name,
-                found: text.into(),
+                found: text.to_string_lossy().into_owned(),
                 why: words::expected(&*why).map_or_else(|| why.to_string(), String::from),
             }),
             None => {
@@ -260,8 +345,8 @@ pub trait Settings: Fields {
     ///
     /// # Errors
     /// As [`Settings::set`].
-    fn over(&self, layers: &[Vec<(&str, String)>]) -> Result<Self, ConfigError> {
-        let has = |layer: &[(&str, String)], name: &str| layer.iter().any(|(given, _)| *given == name);
+    fn over<T: AsRef<OsStr>>(&self, layers: &[Vec<(&str, T)>]) -> Result<Self, ConfigError> {
+        let has = |layer: &[(&str, T)], name: &str| layer.iter().any(|(given, _)| *given == name);
         let is_group = |name: &str| Self::groups().iter().any(|group| group.setting.name == name);
         let mut all = self.clone();
         for layer in layers {
@@ -272,6 +357,15 @@ pub trait Settings: Fields {
         }
         all.follow(self, &|name| layers.iter().any(|layer| has(layer, name)));
         Ok(all)
+    }
+
+    /// What a user may choose of these: groups, then settings; each with a value, which tells its type.
+    fn choices(&self) -> Vec<Field<'_>> {
+        let fields = self.fields();
+        let value =
+            |name: &str| fields.iter().find(|(setting, _)| setting.name == name).expect("a group is of settings").1;
+        let groups = Self::groups().iter().map(|group| (&group.setting, value(group.sets[0])));
+        groups.chain(fields.iter().copied().filter(|(setting, _)| setting.chosen)).collect()
     }
 
     /// Checks that every number is in its range.

@@ -9,7 +9,7 @@
 //! are tested against the portable one.
 #![allow(unsafe_code)] // calling a function compiled for instructions that `Level` proves are there
 
-use crate::config::{ConfigError, unknown};
+use crate::config::{ConfigError, serde_as_text, setting_value, unknown};
 use std::fmt;
 
 /// An instruction set that was detected on this CPU. The field is private: a `Level` is the proof that the CPU has it.
@@ -246,6 +246,15 @@ impl fmt::Display for Level {
         f.write_str(self.name())
     }
 }
+
+impl std::str::FromStr for Level {
+    type Err = ConfigError;
+    fn from_str(name: &str) -> Result<Level, ConfigError> {
+        Level::named(name)
+    }
+}
+serde_as_text!(Level);
+setting_value!(Option<Level>, |text| Some(text.parse()?));
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]

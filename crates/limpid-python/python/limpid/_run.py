@@ -84,12 +84,12 @@ class Run:
         return f"Run({str(self.folder)!r}, {self.summary['steps']:,} steps{said})"
 
 
-def _word(name: str, value: Any) -> str:
-    """A setting's value as the command line has it."""
+def _text(name: str, value: Any) -> str:
+    """A setting's value as a text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return ",".join(_word(name, one) for one in value)
+        return ",".join(_text(name, part) for part in value)
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     if isinstance(value, (int, float)) or hasattr(value, "__index__") or hasattr(value, "__float__"):
@@ -97,26 +97,19 @@ def _word(name: str, value: Any) -> str:
     raise TypeError(f"{name}: expected a number, a text, True or False, or a list of them, found {value!r}")
 
 
-def _words(function: str, data: Any, settings: dict[str, Any]) -> list[str]:
-    """The words of `limpid train` for keyword arguments."""
+def _settings(function: str, data: Any, settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """The settings of a training that keyword arguments give."""
     known = dict(_limpid.settings())
     if data is not None:
         settings = {"data": data, **settings}
-    words = []
     for name, value in settings.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean `{near[0]}`?" if near else "; docs/settings.md lists them"
             raise TypeError(f"{function}() got an unexpected keyword argument `{name}`{hint}")
-        if value is None:
-            continue
-        if known[name]:
-            words.append(f"--{name.replace('_', '-')}={_word(name, value)}")
-        elif value is True:
-            words.append(f"--{name.replace('_', '-')}")
-        elif value is not False:
+        if not known[name] and not isinstance(value, (bool, type(None))):
             raise TypeError(f"{name}: expected True or False, found {value!r}")
-    return words
+    return [(name, _text(name, value)) for name, value in settings.items() if value is not None]
 
 
 _MOST = 1 << 20
@@ -200,7 +193,7 @@ def train(
     `callback` gets every event, a dictionary whose `event` is `step`, `validated`, `saved` or `notice`. If it raises, or at Ctrl-C, the run
     is saved and ends, and the exception comes through.
     """
-    words = _words("train", data, settings)
+    given = _settings("train", data, settings)
     bar = _Progress() if progress else None
 
     def tell(event: dict[str, Any]) -> None:
@@ -210,7 +203,7 @@ def train(
             callback(event)
 
     try:
-        folder, summary = _limpid.train(words, tell)
+        folder, summary = _limpid.train(given, tell)
     finally:
         if bar is not None:
             bar.end()
@@ -219,7 +212,7 @@ def train(
 
 def open_dataset(data: str | os.PathLike[str] | None = None, **settings: Any) -> Dataset:
     """The text of a training: its tokenizer, its split, and the windows of every step, as `train` with the same arguments reads them."""
-    return _limpid.open_dataset(_words("open_dataset", data, settings))
+    return _limpid.open_dataset(_settings("open_dataset", data, settings))
 
 
 def run(*words: str | os.PathLike[str]) -> Text:

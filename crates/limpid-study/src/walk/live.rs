@@ -525,7 +525,7 @@ fn began(folder: &Path) -> Option<Recipe> {
     let mut recipe = Recipe::default();
     for name in ["init", "init_std", "seed"] {
         let value = all.get(name)?;
-        recipe.set(name, &value.as_str().map_or_else(|| value.to_string(), String::from)).ok()?;
+        recipe.set(name, value.as_str().map_or_else(|| value.to_string(), String::from)).ok()?;
     }
     Some(recipe)
 }

@@ -3,9 +3,10 @@
 use crate::common::folder::{Folder, copy_folder};
 use limpid::config::Config;
 use limpid::numeric::random::below;
+use limpid::settings::{SettingsLayer, training_settings};
 use limpid::train::ranks::threads::threads;
 use limpid::train::{Control, Recipe, RunOptions, RunSettings, TrainEvent};
-use limpid::{Machine, Training};
+use limpid::{Machine, Training, TrainingJob};
 use std::fs;
 
 /// Sentences that repeat their words, so that a model soon knows them by heart and grows worse on others.
@@ -32,8 +33,17 @@ fn recipe() -> Recipe {
 }
 
 fn training(sentences: usize) -> Training {
+    given(sentences, &[])
+}
+
+/// The training with settings that a call names.
+fn given(sentences: usize, settings: &[(&str, &str)]) -> Training {
+    let known = training_settings();
+    let named = settings.iter().map(|(name, value)| (*name, value.into()));
+    let layer = SettingsLayer::arguments(named, &known).unwrap();
+    let training = TrainingJob::new(vec![layer], None, &known).unwrap().training(None).unwrap();
     let options = RunOptions { preflight: false, ..RunSettings::preset("nano").unwrap().options };
-    let training = Training::new(config(), recipe()).options(options).text(text(sentences)).tokenizer("char");
+    let training = training.config(config()).recipe(recipe()).options(options).text(text(sentences)).tokenizer("char");
     training.machine(Machine::cpu(1)).fitting_text()
 }
 
@@ -65,10 +75,10 @@ fn steps_follow_the_text() {
         assert!(plan.recipe.warmup_steps == 20, "{sentences}");
     }
     // what is named
-    let (plan, fitted, _) = of(training(20).keeping(["val_fraction"]));
+    let (plan, fitted, _) = of(given(20, &[("val_fraction", "0.1")]));
     assert!(!plan.corpus.validation.is_empty() && !fitted.unwrap().judged && plan.options.eval_every == 0);
     let options = RunOptions { eval_every: 7, patience: 3, ..RunOptions::default() };
-    let (plan, ..) = of(training(400).options(options).keeping(["eval_every", "patience"]));
+    let (plan, ..) = of(given(400, &[("eval_every", "7"), ("patience", "3")]).options(options));
     assert_eq!((plan.options.eval_every, plan.options.patience), (7, 3));
     let (plan, ..) = of(training(400).recipe(Recipe { steps: 40, ..recipe() }));
     assert_eq!(

@@ -201,7 +201,7 @@ impl Key {
             }
             Over(name, key) => {
                 let over = keys.number(key)?.unwrap_or(1.0);
-                keys.checked(c.set(name, &(1.0 / over).to_string()))?;
+                keys.checked(c.set(name, (1.0 / over).to_string()))?;
             }
             Flag(name, key, [no, yes]) => {
                 let said = if keys.has(key) { keys.m.bool(&keys.full(key))? } else { true };
