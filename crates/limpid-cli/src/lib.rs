@@ -253,24 +253,6 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String], variable
     error.into()
 }
 
-/// The flags of `limpid train`, as its configuration files write them, and whether each takes a value.
-pub fn training_settings() -> Vec<(String, bool)> {
-    let command = Cli::command();
-    let train = command.find_subcommand("train").expect("it is a verb");
-    let named = train.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_action().takes_values())));
-    named.map(|(name, takes)| (name.replace('-', "_"), takes)).collect()
-}
-
-/// What `limpid train` with these words after it is asked for.
-pub(crate) fn training_args(words: &[&str]) -> anyhow::Result<verbs::train::Args> {
-    let words = ["limpid", "train"].iter().chain(words);
-    let matches = Cli::command().try_get_matches_from(words)?;
-    match Cli::from_arg_matches(&matches)?.verb {
-        Verb::Train(args) => Ok(args),
-        _ => unreachable!("the verb was `train`"),
-    }
-}
-
 /// Bytes of the stack that a command runs on.
 const STACK: usize = 8 << 20;
 

@@ -1,6 +1,6 @@
 //! Models as verbs open them: in a folder or a file, with an adapter, on a machine; their tokenizers and prompts.
 
-use crate::options::{MachineOptions, Usage, read_settings};
+use crate::options::{MachineOptions, Usage};
 use crate::show;
 use crate::source::{prompt, read_file};
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,7 @@ use limpid::config::{Config, ConfigError};
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::matrix::Precision;
 use limpid::model::Mode;
+use limpid::settings::read_table;
 use limpid::tokenizer::Tokenizer;
 use limpid::{Interventions, Lm};
 use limpid_base::words;
@@ -282,13 +283,12 @@ pub fn template(checkpoint: &Checkpoint, file: Option<&Path>) -> Result<ChatTemp
 
 /// The text that a model of limpid's was trained on, by the settings of its run.
 fn trained_on(folder: &Path) -> Option<String> {
-    let settings: toml::Table = read_settings(&folder.join("limpid.toml")).ok()?.parse().ok()?;
-    Some(settings.get("data")?.as_str()?.into())
+    Some(read_table(&folder.join("limpid.toml")).ok()?.get("data")?.as_str()?.into())
 }
 
 /// Refuses a device for what runs several times on one copy of the weights.
 pub fn shares(machine: &MachineOptions) -> Result<()> {
-    let device = machine.device.device();
+    let device = machine.device();
     if device.can_share() {
         return Ok(());
     }

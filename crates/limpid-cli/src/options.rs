@@ -3,9 +3,8 @@
 //! A table's flags are parsed into a layer of the library's [`LayeredSettings`], with a layer of environment variables
 //! (`LIMPID_LEARNING_RATE`) below it, which resolves them. Flags that no table has take the environment's value by clap itself.
 
-use crate::devices::DeviceChoice;
 use crate::machine::cores;
-use crate::show;
+use crate::{devices, show};
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
@@ -32,7 +31,7 @@ use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Arc, Once, OnceLock};
 
 /// Wrong usage: exit 2.
 #[derive(Debug, thiserror::Error)]
@@ -153,11 +152,8 @@ impl<S: Flags> Args for Chosen<S> {
 
 impl<S: Flags> FromArgMatches for Chosen<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Chosen<S>, clap::Error> {
-        let refused = |error: String| clap::Error::raw(ErrorKind::ValueValidation, error);
-        let chosen = Asked::<S>::from_arg_matches(matches)?.settings.over(&S::default());
-        let chosen = chosen.map_err(|error| refused(error.to_string()))?;
-        chosen.check_ranges().map_err(|error| refused(error.to_string()))?;
-        Ok(Chosen(chosen))
+        let chosen = Asked::<S>::from_arg_matches(matches)?.settings.checked(&S::default());
+        Ok(Chosen(chosen.map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error.to_string()))?))
     }
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Chosen::from_arg_matches(matches)?;
@@ -317,35 +313,18 @@ pub type DataOptions = Chosen<DocumentSettings>;
 pub type TextOptions = Chosen<TextSettings>;
 
 /// The machine, and what `--device auto` came to.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct MachineOptions {
-    settings: MachineSettings,
-    /// Where the model runs.
-    pub device: DeviceChoice,
+    #[command(flatten)]
+    settings: Chosen<MachineSettings>,
+    /// One copy measures, and all of them go by it.
+    #[arg(skip)]
+    measured: Arc<OnceLock<Device>>,
 }
 
 impl From<MachineSettings> for MachineOptions {
     fn from(settings: MachineSettings) -> MachineOptions {
-        MachineOptions { device: DeviceChoice::new(settings.device.clone()), settings }
-    }
-}
-
-impl Args for MachineOptions {
-    fn augment_args(command: Command) -> Command {
-        Asked::<MachineSettings>::augment_args(command)
-    }
-    fn augment_args_for_update(command: Command) -> Command {
-        Asked::<MachineSettings>::augment_args(command)
-    }
-}
-
-impl FromArgMatches for MachineOptions {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<MachineOptions, clap::Error> {
-        Ok(Chosen::<MachineSettings>::from_arg_matches(matches)?.0.into())
-    }
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = MachineOptions::from_arg_matches(matches)?;
-        Ok(())
+        MachineOptions { settings: Chosen(settings), measured: Arc::default() }
     }
 }
 
@@ -357,14 +336,26 @@ impl Deref for MachineOptions {
 }
 
 impl MachineOptions {
-    /// As the library has it; `--device auto` is the cpu before it is measured.
-    pub fn machine(&self) -> Machine {
-        Machine { device: self.device.device(), threads: self.threads(), ..self.settings.machine() }
+    /// The device; `auto` is the cpu until [`MachineOptions::measure`] has found another.
+    pub fn device(&self) -> Device {
+        self.device.device.or(self.measured.get().copied()).unwrap_or(Device::Cpu)
     }
 
-    /// Decides `--device auto` for a model that runs so.
+    /// As the library has it.
+    pub fn machine(&self) -> Machine {
+        Machine { device: self.device(), threads: self.threads(), ..self.settings.machine() }
+    }
+
+    /// Decides `--device auto` for a model that runs so, and tells it.
     pub fn measure(&self, config: &Config, mode: Mode) {
-        self.device.measure(config, mode, &self.machine());
+        if self.device.device.is_some() {
+            return devices::tell(&self.machine(), None);
+        }
+        self.measured.get_or_init(|| {
+            let (machine, why) = self.machine().faster(config, mode);
+            devices::tell(&machine, Some(&why));
+            machine.device
+        });
     }
 
     /// Threads to use.
@@ -671,4 +662,18 @@ fn dashes(arg: OsString) -> OsString {
 /// A file of settings as text: a regular one, of at most 16 MiB.
 pub fn read_settings(path: &Path) -> Result<String> {
     limpid_base::files::read_text(path, 16 << 20).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_a_machine_share_what_was_measured() {
+        let device = "auto".parse().unwrap();
+        let machine = MachineOptions::from(MachineSettings { device, ..MachineSettings::DEFAULT });
+        assert_eq!(machine.device(), Device::Cpu, "nothing is measured yet");
+        machine.clone().measured.set(Device::Reference).unwrap();
+        assert_eq!(machine.device(), Device::Reference);
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::machine::fits_text;
 use crate::options::{self, Asked, Flags, MachineOptions, Usage};
-use crate::{models, show, source};
+use crate::{devices, models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::config::{Config, Mask, Setting, Settings, settings};
 use limpid::matrix::Precision;
@@ -15,7 +15,7 @@ use limpid::settings::{
 };
 use limpid::train::ranks::check_micros;
 use limpid::train::{Recipe, RunOptions, RunSettings};
-use limpid::{Machine, Training, TrainingJob, TrainingPlan};
+use limpid::{Training, TrainingJob, TrainingPlan};
 use std::ffi::OsString;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -32,6 +32,22 @@ settings! {
 }
 impl Settings for ScreenSettings {}
 impl Flags for ScreenSettings {
+    const HEADING: Option<&'static str> = None;
+}
+
+settings! {
+    /// The processes around a training.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct ProcessSettings {
+        /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
+        timeout: u64 = 600, Setting::of("SECONDS").default_text("600");
+        /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest checkpoint [default of
+        /// HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
+        serve: Option<String> = None, Setting::of("HOST:PORT").common().alone("127.0.0.1:8080").excludes(&["lr_find", "recipe"]);
+    }
+}
+impl Settings for ProcessSettings {}
+impl Flags for ProcessSettings {
     const HEADING: Option<&'static str> = None;
 }
 
@@ -66,13 +82,8 @@ pub struct TrainingArgs {
 }
 
 impl TrainingArgs {
-    /// What is asked for, by these flags and in other places.
-    pub fn resolved(self) -> Result<AskedTraining> {
-        Ok(self.resolved_with(&Asked::<ScreenSettings>::default())?.0)
-    }
-
-    /// The same with a table of settings that the verb has besides.
-    pub fn resolved_with<M: Flags>(self, more: &Asked<M>) -> Result<(AskedTraining, M)> {
+    /// What is asked for, by these flags, those that the verb has besides, and in other places.
+    pub fn resolved<M: Flags>(self, more: &Asked<M>) -> Result<(AskedTraining, M)> {
         let tables = [
             &self.job.settings,
             &self.screen.settings,
@@ -97,21 +108,21 @@ impl TrainingArgs {
             let data = known.iter().find(|setting| setting.name == "data").expect("it is a setting");
             layers[1].values.push((data, text));
         }
-        let job = TrainingJob::new(layers.into(), self.config.as_deref(), &known)?;
-        job.note.iter().for_each(|note| show::say(format_args!("note: {note}")));
+        let asked = TrainingJob::new(layers.into(), self.config.as_deref(), &known)?;
+        asked.note.iter().for_each(|note| show::say(format_args!("note: {note}")));
         // a wrong value is told before a model is opened
-        job.settings.over(&Config::default())?;
-        job.settings.over(&Recipe::default())?;
-        job.settings.over(&RunOptions::default())?;
-        let (screen, more) = (job.settings.over(&screen)?, job.settings.over(&usual)?);
-        let machine = job.machine.clone().into();
-        Ok((AskedTraining { job, screen, machine, json: self.json }, more))
+        asked.settings.over(&Config::default())?;
+        asked.settings.over(&Recipe::default())?;
+        asked.settings.over(&RunOptions::default())?;
+        let (screen, more) = (asked.settings.checked(&screen)?, asked.settings.checked(&usual)?);
+        let machine = asked.machine.clone().into();
+        Ok((AskedTraining { asked, screen, machine, json: self.json }, more))
     }
 }
 
 /// What is asked for, with what the command does of it.
 pub struct AskedTraining {
-    pub job: TrainingJob,
+    asked: TrainingJob,
     pub screen: ScreenSettings,
     pub machine: MachineOptions,
     pub json: bool,
@@ -120,14 +131,14 @@ pub struct AskedTraining {
 impl Deref for AskedTraining {
     type Target = TrainingJob;
     fn deref(&self) -> &TrainingJob {
-        &self.job
+        &self.asked
     }
 }
 
 impl AskedTraining {
     /// All that `plan` and `check` decide before memory is reserved.
     pub fn prepare(&self) -> Result<TrainingPlan> {
-        self.planned(self.training()?)
+        planned(self.training()?)
     }
 
     /// The training, its model opened.
@@ -146,19 +157,7 @@ impl AskedTraining {
             }
             None => None,
         };
-        Ok(self.job.training(base)?)
-    }
-
-    /// The plan of a training, on the device that is measured to be the faster.
-    pub fn planned(&self, training: Training) -> Result<TrainingPlan> {
-        let plan = training.prepare().map_err(source::of_library)?;
-        self.machine.device.measure(&plan.config, plan.model.mode, &plan.machine);
-        let device = self.machine.device.device();
-        if device == plan.machine.device {
-            return Ok(plan);
-        }
-        let machine = Machine { device, ..plan.machine.clone() };
-        plan.on(machine).map_err(source::of_library)
+        Ok(self.asked.training(base)?)
     }
 
     /// The model and the recipe of a race, whose track decides the text, its tokenizer and when to evaluate.
@@ -173,6 +172,13 @@ impl AskedTraining {
         let (config, RunSettings { recipe, .. }) = self.chosen(None)?;
         Ok((config, recipe, self.machine.precision))
     }
+}
+
+/// The plan of a training, with a word about its device.
+pub fn planned(training: Training) -> Result<TrainingPlan> {
+    let plan = training.prepare().map_err(source::of_library)?;
+    devices::tell(&plan.machine, plan.measured.as_deref());
+    Ok(plan)
 }
 
 /// More passes over a text than this are told.

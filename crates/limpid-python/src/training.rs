@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// What the command alone can do.
-const TERMINAL: [&str; 4] = ["ui", "lr_find", "recipe", "serve"];
+const TERMINAL: [&str; 6] = ["ui", "lr_find", "recipe", "serve", "json", "timeout"];
 
 /// The keywords of `train`, and whether each takes a value.
 #[pyfunction]
@@ -39,7 +39,7 @@ fn asked(settings: Vec<(String, OsString)>) -> Result<TrainingJob> {
     let known = training_settings();
     let environment = SettingsLayer::environment(&known, |name| env::var_os(name));
     let named = settings.iter().map(|(name, text)| (name.as_str(), text.clone()));
-    let arguments = SettingsLayer::arguments(named, &known)?;
+    let arguments = SettingsLayer::arguments(named)?;
     Ok(TrainingJob::new(vec![environment, arguments], config.as_deref().map(Path::new), &known)?)
 }
 
@@ -57,8 +57,9 @@ fn run(job: &TrainingJob, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Con
     let folder = job.folder(SystemTime::now())?;
     let plan = training(job)?.folder(&folder).check_folder()?.prepare()?;
     memory::fits(&plan.model, Some(&plan.recipe), &plan.placement)?;
-    if let Some(note) = &job.note {
-        tell(&plan, TrainEvent::Notice(note.clone()));
+    let device = plan.measured.as_ref().map(|why| format!("device: {} ({why})", plan.machine.device));
+    for note in job.note.clone().into_iter().chain(device) {
+        tell(&plan, TrainEvent::Notice(note));
     }
     let mut run = plan.start()?;
     let summary = run.go(&mut |event| tell(&plan, event))?;

@@ -36,6 +36,14 @@
 //! text; `templates`, other programs' chat templates. Off: `gpu`, a backend on Vulkan, Metal and Direct3D 12; `mpi`, several processes (it
 //! needs mpicc and libclang to build).
 //!
+//! # A training, and for whom each of its types is
+//!
+//! A program that trains needs [`Training`] and what it gives, [`Trained`]. Whoever decides more sets [`train::Recipe`] (what changes
+//! the numbers) or [`train::RunOptions`] (how the run is carried out; [`train::RunSettings`] are both, as a preset has them). Who wants
+//! to know what a training will do, and take, before it begins asks for its [`TrainingPlan`]. A front end whose users write settings as
+//! text gives [`settings::SettingsLayer`]s to a [`TrainingJob`], which makes the `Training`. Underneath, [`train::Run`] keeps a folder and
+//! goes on from it, and [`train::Trainer`] takes single steps.
+//!
 //! # The parts
 //!
 //! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:

@@ -13,6 +13,8 @@ use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 
+mod faster;
+
 axis! {
     /// Where a model runs: the one place that knows every backend by its name.
     Device, "device" {

@@ -5,7 +5,7 @@
 //! a call's arguments each name some of them: a [`SettingsLayer`] of texts. [`LayeredSettings`] puts layers on each other: the highest that
 //! names a setting decides it, and an error names the place. `resolve` makes a [`Training`](crate::Training) of them; read it next.
 
-use crate::config::{Config, ConfigError, Fields, Setting, SettingGroup, Settings, axis, setting_value, settings};
+use crate::config::{Config, ConfigError, Fields, Setting, Settings, axis, setting_value, settings};
 use crate::data::TextFormat;
 use crate::data::source::TextSource;
 use crate::matrix::Precision;
@@ -316,22 +316,13 @@ impl SettingsLayer {
         SettingsLayer { origin: Origin::Environment, values }
     }
 
-    /// Those of `known` that a call gives as arguments.
+    /// Settings of a training that a call gives as arguments.
     ///
     /// # Errors
     /// If one is no setting, or two are names of one.
-    pub fn arguments<'a>(
-        given: impl IntoIterator<Item = (&'a str, OsString)>,
-        known: &[&'static Setting],
-    ) -> Result<SettingsLayer, SettingError> {
-        let mut layer = SettingsLayer::new(Origin::Arguments);
-        for (name, text) in given {
-            let setting = find(name, known).map_err(|near| SettingError(format!("unknown setting `{name}`{near}")))?;
-            if layer.get(setting.name).is_some() {
-                refuse!("`{name}` is another name for `{}`, which is also given", setting.name);
-            }
-            layer.values.push((setting, text));
-        }
+    pub fn arguments<'a>(given: impl IntoIterator<Item = (&'a str, OsString)>) -> Result<SettingsLayer, SettingError> {
+        let (mut layer, known) = (SettingsLayer::new(Origin::Arguments), training_settings());
+        given.into_iter().try_for_each(|(name, text)| layer.add(name, text, &known))?;
         Ok(layer)
     }
 
@@ -347,30 +338,35 @@ impl SettingsLayer {
             if ["config", "json", "resume", "resume-from-checkpoint"].contains(&name.as_str()) {
                 refuse!("{file}: `{key}` cannot be set in a file: use the flag --{name}");
             }
-            let setting =
-                find(&key, known).map_err(|near| SettingError(format!("{file}: unknown key `{key}`{near}")))?;
             let text = match value {
                 Value::String(text) => text,
                 Value::Number(_) | Value::Bool(_) => value.to_string(),
                 other => refuse!("{file}: `{key}` is {other}: it must be one value"),
             };
-            if layer.get(setting.name).is_some() {
-                refuse!("{file}: `{key}` is another name for `{}`, which the file also sets", setting.name);
-            }
-            layer.values.push((setting, text.into()));
+            layer.add(&key, text.into(), known)?;
         }
         Ok(layer)
     }
-}
 
-/// The setting of a name; an error is what may have been meant.
-fn find(name: &str, known: &[&'static Setting]) -> Result<&'static Setting, String> {
-    let dashed = |name: &str| name.replace('_', "-");
-    let found = known.iter().find(|setting| setting.names().any(|known| dashed(known) == dashed(name)));
-    found.copied().ok_or_else(|| {
-        let near = nearest(name, known.iter().flat_map(|setting| setting.names()));
-        near.map(|near| format!(": did you mean `{}`?", near.replace('-', "_"))).unwrap_or_default()
-    })
+    /// Adds a setting by one of its names.
+    fn add(&mut self, name: &str, text: OsString, known: &[&'static Setting]) -> Result<(), SettingError> {
+        let (place, what) = match &self.origin {
+            Origin::File(path) => (format!("{}: ", path.display()), "key"),
+            _ => (String::new(), "setting"),
+        };
+        let dashed = |name: &str| name.replace('_', "-");
+        let found = known.iter().find(|setting| setting.names().any(|known| dashed(known) == dashed(name)));
+        let Some(setting) = found else {
+            let near = nearest(name, known.iter().flat_map(|setting| setting.names()));
+            let near = near.map(|near| format!(": did you mean `{}`?", near.replace('-', "_"))).unwrap_or_default();
+            refuse!("{place}unknown {what} `{name}`{near}");
+        };
+        if self.get(setting.name).is_some() {
+            refuse!("{place}`{name}` is another name for `{}`, which is also set", setting.name);
+        }
+        self.values.push((setting, text));
+        Ok(())
+    }
 }
 
 /// The keys and values of a TOML or JSON file of at most 16 MiB.
@@ -426,32 +422,37 @@ impl LayeredSettings {
     /// If a text is no value of its setting.
     pub fn over<S: Settings>(&self, base: &S) -> Result<S, SettingError> {
         let known: Vec<&str> = base.choices().iter().map(|(setting, _)| setting.name).collect();
-        let values = |layer: &SettingsLayer| -> Vec<(&str, OsString)> {
-            let own = layer.values.iter().filter(|(setting, _)| known.contains(&setting.name));
-            own.map(|(setting, text)| (setting.name, text.clone())).collect()
-        };
-        let layers: Vec<Vec<(&str, OsString)>> = self.layers.iter().map(values).collect();
-        base.over(&layers).map_err(|error| self.no_value::<S>(&error))
+        let mut layers = vec![];
+        for SettingsLayer { origin, values } in &self.layers {
+            let own: Vec<_> = values.iter().filter(|(setting, _)| known.contains(&setting.name)).collect();
+            for (setting, text) in &own {
+                let Err(ConfigError::Value { found, why, .. }) = S::default().set(setting.name, text) else { continue };
+                let name = origin.name(setting.name);
+                let place = match origin {
+                    Origin::File(_) => format!("'{name}' ({})", flag(setting.name)),
+                    Origin::Flags => format!("'{name} <{}>'", setting.value),
+                    _ => format!("'{name}'"),
+                };
+                refuse!("invalid value '{found}' for {place}: {why}");
+            }
+            layers.push(own.into_iter().map(|(setting, text)| (setting.name, text)).collect());
+        }
+        base.over(&layers).map_err(|error| SettingError(error.to_string()))
     }
 
-    /// Which text it was that is no value, and where it stands.
-    fn no_value<S: Settings>(&self, error: &ConfigError) -> SettingError {
-        let ConfigError::Value { what, found, why } = error else { return SettingError(error.to_string()) };
-        let sets = |group: &SettingGroup, name: &str| group.setting.name == name && group.sets.contains(what);
-        let is_it = |(setting, text): &&(&'static Setting, OsString)| {
-            let name = setting.name;
-            text.to_string_lossy() == *found && (name == *what || S::groups().iter().any(|group| sets(group, name)))
-        };
-        let given = self.layers.iter().find_map(|layer| Some((&layer.origin, layer.values.iter().find(is_it)?.0)));
-        let place = given.map_or_else(
-            || format!("'{what}'"),
-            |(origin, setting)| match origin {
-                Origin::File(_) => format!("'{}' ({})", origin.name(setting.name), flag(setting.name)),
-                Origin::Flags => format!("'{} <{}>'", flag(setting.name), setting.value),
-                origin => format!("'{}'", origin.name(setting.name)),
-            },
-        );
-        SettingError(format!("invalid value '{found}' for {place}: {why}"))
+    /// The same, with every number in its range.
+    ///
+    /// # Errors
+    /// If a text is no value of its setting, or a number out of its range.
+    pub fn checked<S: Settings>(&self, base: &S) -> Result<S, SettingError> {
+        let table = self.over(base)?;
+        table.check_ranges().map_err(|error| match &error {
+            ConfigError::Zero { what } | ConfigError::Range { what, .. } => {
+                SettingError(error.to_string().replacen(what, &self.place(what), 1))
+            }
+            _ => SettingError(error.to_string()),
+        })?;
+        Ok(table)
     }
 
     /// A number out of its range, with the place that gave it unless that is the call itself.

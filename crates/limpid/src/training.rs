@@ -15,7 +15,7 @@ use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
 use crate::fitted::{self, FittedLength};
 use crate::memory::{self, Placement, outline, trainable};
-use crate::model::{Model, Param, Tuning};
+use crate::model::{Mode, Model, Param, Tuning};
 use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
@@ -81,6 +81,8 @@ pub struct Training {
     memory: Option<u64>,
     preset: String,
     machine: Machine,
+    /// Whether the faster device is measured.
+    device_auto: bool,
     ranks: Box<dyn Ranks>,
 }
 
@@ -112,6 +114,8 @@ pub struct TrainingPlan {
     pub model: Model,
     /// Where it is trained.
     pub machine: Machine,
+    /// Why it is on that device, if the device was `auto`.
+    pub measured: Option<String>,
     /// The same with the weights it begins from, as memory is counted.
     pub placement: Placement,
     /// Bytes that the process holds beside the model.
@@ -175,6 +179,7 @@ impl Training {
             memory: None,
             preset: String::new(),
             machine: Machine::default(),
+            device_auto: false,
             ranks: Box::new(Solo),
         }
     }
@@ -385,7 +390,13 @@ impl Training {
         let objective =
             objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 1))?;
         let (recipe, fitted) = self.recipe_for((&config, &corpus), validated, conversations.is_some(), objective)?;
-        let machine = self.machine;
+        let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };
+        let (machine, measured) = if self.device_auto {
+            let (machine, why) = self.machine.faster(&config, mode);
+            (machine, Some(why))
+        } else {
+            (self.machine, None)
+        };
         let processes = [self.ranks.size(), self.ranks.here()];
         let (model, placement, program) =
             placed((&config, &recipe, &self.tuning), base.as_ref(), (&machine, processes), self.memory)?;
@@ -401,6 +412,7 @@ impl Training {
             chat_template,
             model,
             machine,
+            measured,
             placement,
             program,
             memory: self.memory,
@@ -622,17 +634,6 @@ impl TrainingPlan {
     /// The model that it begins from, if there is one.
     pub fn base(&self) -> Option<&Checkpoint> {
         self.base.as_ref().and_then(Lm::checkpoint)
-    }
-
-    /// The same training on another machine.
-    ///
-    /// # Errors
-    /// If the model cannot be built within the memory there.
-    pub fn on(self, machine: Machine) -> Result<TrainingPlan> {
-        let settings = (&self.config, &self.recipe, &self.model.tuning);
-        let processes = self.placement.processes;
-        let (model, placement, program) = placed(settings, self.base.as_ref(), (&machine, processes), self.memory)?;
-        Ok(TrainingPlan { model, placement, program, machine, ..self })
     }
 
     /// Whether it goes on with a run that was saved.

@@ -1,13 +1,12 @@
 //! `check`: three short tests that a configuration can learn.
 
 use crate::llmc;
-use crate::options::{MachineOptions, Usage};
+use crate::options::{Asked, Flags, Usage};
 use crate::show;
 use crate::training::TrainingArgs;
 use anyhow::{Result, bail};
-use limpid::TrainingPlan;
 use limpid::backend::{Backend, Reference};
-use limpid::config::Config;
+use limpid::config::{Config, Setting, Settings, settings};
 use limpid::data::Tokens;
 use limpid::memory;
 use limpid::model::{Component, Mode, Model, ParamRole};
@@ -15,6 +14,7 @@ use limpid::numeric::random;
 use limpid::ops::Batch;
 use limpid::train::{Batches, Objective, PreflightReport, WindowShape};
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
+use limpid::{Machine, TrainingPlan};
 use std::path::{Path, PathBuf};
 
 /// Check gradients numerically and overfit one batch.
@@ -25,10 +25,22 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     train: TrainingArgs,
-    /// Instead, compare a .bin of llm.c (--from) with the debug state that lies beside it, as llm.c's test_gpt2 does: logits, loss, every
-    /// gradient, and the losses of ten steps
-    #[arg(long, value_name = "STATE")]
-    against: Option<PathBuf>,
+    #[command(flatten)]
+    check: Asked<CheckSettings>,
+}
+
+settings! {
+    /// What `check` has beside the settings of a training.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct CheckSettings {
+        /// Instead, compare a .bin of llm.c (--from) with the debug state that lies beside it, as llm.c's test_gpt2 does: logits, loss, every
+        /// gradient, and the losses of ten steps
+        against: Option<PathBuf> = None, Setting::of("STATE");
+    }
+}
+impl Settings for CheckSettings {}
+impl Flags for CheckSettings {
+    const HEADING: Option<&'static str> = None;
 }
 
 #[derive(serde::Serialize)]
@@ -38,9 +50,9 @@ struct Verdict {
     found: String,
 }
 
-pub fn run(args: Args) -> Result<()> {
-    let asked = args.train.resolved()?;
-    if let Some(state) = &args.against {
+pub fn run(Args { train, check }: Args) -> Result<()> {
+    let (asked, CheckSettings { against }) = train.resolved(&check)?;
+    if let Some(state) = &against {
         let Some(model) = &asked.tuning.from else {
             bail!(Usage(
                 "--against compares a model of llm.c with its debug state: name the model with --from MODEL.bin".into()
@@ -52,10 +64,8 @@ pub fn run(args: Args) -> Result<()> {
     let plan = asked.prepare()?;
     let context = plan.recipe.context.min(32);
     let model = Model::new(&plan.config, Mode::Train { batch: 2, context })?;
-    let machine = &asked.machine;
-    memory::fits(&model, Some(&plan.recipe), &machine.machine())?;
-    let verdicts =
-        [gradients(&plan)?, preflight(&plan, &model, context, machine)?, overfit(&plan, &model, context, machine)?];
+    memory::fits(&model, Some(&plan.recipe), &plan.machine)?;
+    let verdicts = [gradients(&plan)?, preflight(&plan, &model, context)?, overfit(&plan, &model, context)?];
     let passed = verdicts.iter().all(|v| v.passed);
     if asked.json {
         show::json(&serde_json::json!({ "passed": passed, "checks": verdicts }))?;
@@ -134,14 +144,14 @@ fn gradients(plan: &TrainingPlan) -> Result<Verdict> {
 }
 
 /// A trainer on small batches, with the weights that `train` would begin with.
-fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Trainer> {
-    Ok(Trainer::new(model.clone(), machine.machine().start(model)?, recipe)?)
+fn trainer(model: &Model, machine: &Machine, recipe: Recipe) -> Result<Trainer> {
+    Ok(Trainer::new(model.clone(), machine.start(model)?, recipe)?)
 }
 
-fn preflight(plan: &TrainingPlan, model: &Model, context: usize, machine: &MachineOptions) -> Result<Verdict> {
+fn preflight(plan: &TrainingPlan, model: &Model, context: usize) -> Result<Verdict> {
     let recipe = Recipe { batch_size: 2, accumulate: 1, context, ..plan.recipe };
     let batches = recipe.batches(&plan.corpus.train, plan.objective)?;
-    let seen = limpid::train::preflight(&mut trainer(model, machine, plan.recipe)?, &batches);
+    let seen = limpid::train::preflight(&mut trainer(model, &plan.machine, plan.recipe)?, &batches);
     if let Err(PreflightError::Backend(error)) = seen {
         return Err(error.into());
     }
@@ -155,7 +165,7 @@ fn preflight(plan: &TrainingPlan, model: &Model, context: usize, machine: &Machi
     Ok(Verdict { name: "preflight", passed: seen.is_ok(), found })
 }
 
-fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &MachineOptions) -> Result<Verdict> {
+fn overfit(plan: &TrainingPlan, model: &Model, context: usize) -> Result<Verdict> {
     let recipe = Recipe {
         learning_rate: 3e-3,
         schedule: Schedule::Constant,
@@ -167,7 +177,7 @@ fn overfit(plan: &TrainingPlan, model: &Model, context: usize, machine: &Machine
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
     let model = Model::new(&config, model.mode)?;
-    let mut trainer = trainer(&model, machine, recipe)?;
+    let mut trainer = trainer(&model, &plan.machine, recipe)?;
     // one window, twice: the same batch at every step
     let mut text = vec![];
     plan.corpus.train.copy(0..plan.corpus.train.len().min(context + 1), &mut text);

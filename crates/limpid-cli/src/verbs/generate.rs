@@ -107,7 +107,7 @@ pub fn run(mut args: Args) -> Result<()> {
         }
         return fill(&args, &args.changes.apply(on_machine(checkpoint, &args.machine)?)?, &prompt);
     }
-    if args.receipt.is_some() && !args.machine.device.device().is_exact() {
+    if args.receipt.is_some() && !args.machine.device().is_exact() {
         bail!(Usage("--receipt needs --device cpu: other devices differ in the last digits".into()));
     }
     let lm = args.changes.apply(on_machine(checkpoint, &args.machine)?)?;

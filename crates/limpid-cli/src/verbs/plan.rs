@@ -1,12 +1,13 @@
 //! `plan`: what `train` with the same flags would do.
 
-use crate::devices::{DeviceChoice, Traffic, traffic};
+use crate::devices::{Traffic, traffic};
 use crate::machine::{READINGS, median, share};
+use crate::options::{Asked, Flags};
 use crate::show::{self, commas};
 use crate::training::{TooLarge, TrainingArgs, extra_work, keys, length, recomputes, step_flops, too_large};
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
-use limpid::config::Axis;
+use limpid::config::{Axis, Setting, Settings, settings};
 use limpid::memory::{self, needed, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{MemoryPart, Model, init};
@@ -30,12 +31,23 @@ use std::time::Instant;
 pub struct Args {
     #[command(flatten)]
     train: TrainingArgs,
-    /// Also estimate N processes that train together (mpirun -n N limpid train; docs/scale.md), each on a machine like this one
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    ranks: Option<u32>,
-    /// The network between the processes: 1g, 10g or 100g (Gbit/s)
-    #[arg(long, value_name = "SPEED", requires = "ranks", default_value = "10g", value_parser = str::parse::<Network>)]
-    network: Network,
+    #[command(flatten)]
+    plan: Asked<PlanSettings>,
+}
+
+settings! {
+    /// What `plan` has beside the settings of a training.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct PlanSettings {
+        /// Also estimate N processes that train together (mpirun -n N limpid train; docs/scale.md), each on a machine like this one
+        ranks: Option<usize> = None, Setting::of("N").whole(1, 1 << 20, "it must be from 1 to 1048576");
+        /// The network between the processes: 1g, 10g or 100g (Gbit/s)
+        network: Network = Network::Gigabit10, Setting::of("SPEED").requires("ranks").default_text("10g");
+    }
+}
+impl Settings for PlanSettings {}
+impl Flags for PlanSettings {
+    const HEADING: Option<&'static str> = None;
 }
 
 /// Share of the roof that training reaches, where it is not measured: about that of presets nano to gpt2 (docs/performance.md).
@@ -101,7 +113,7 @@ fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
 }
 
 /// What a micro-batch costs on a GPU, where one is chosen: counted of one that could be trained on.
-fn gpu(plan: &TrainingPlan, device: &DeviceChoice) -> Result<Option<Traffic>> {
+fn gpu(plan: &TrainingPlan) -> Result<Option<Traffic>> {
     let recipe = &plan.recipe;
     let batch = || {
         memory::fits(&plan.model, Some(recipe), &plan.placement)?;
@@ -111,7 +123,7 @@ fn gpu(plan: &TrainingPlan, device: &DeviceChoice) -> Result<Option<Traffic>> {
         Ok(batch)
     };
     let groups = plan.model.update_groups(recipe.weight_decay, recipe.optimizer);
-    traffic(device, &plan.model, &groups, batch, keys(&plan.model, recipe))
+    traffic(&plan.machine, &plan.model, &groups, batch, keys(&plan.model, recipe))
 }
 
 /// The parts of the memory by name, and apart from them what is no tensor's.
@@ -202,10 +214,9 @@ impl Several {
     }
 }
 
-pub fn run(Args { train, ranks, network }: Args) -> Result<()> {
-    let asked = train.resolved()?;
+pub fn run(Args { train, plan }: Args) -> Result<()> {
+    let (asked, PlanSettings { ranks: processes, network }) = train.resolved(&plan)?;
     let plan = asked.prepare()?;
-    let processes = ranks.map(|n| n as usize);
     let recipe = &plan.recipe;
     check_micros(processes.unwrap_or(1), recipe.accumulate as u64, recipe.batch_size)?;
     let too_large = too_large(&plan)?;
@@ -216,7 +227,7 @@ pub fn run(Args { train, ranks, network }: Args) -> Result<()> {
     let measured = measure(&plan, guess);
     // of a guess, nobody knows which part the update has
     let (gradients, update) = measured.as_ref().map_or((guess, 0.0), |m| m.seconds);
-    let gpu = gpu(&plan, &asked.machine.device);
+    let gpu = gpu(&plan);
     let several = processes.map(|n| Several::new(&plan, network, n, (gradients, update)));
     let estimate = Estimate {
         name: asked.name(),

@@ -2,12 +2,13 @@
 
 use crate::devices::roofs;
 use crate::machine::share;
-use crate::options::{Interrupted, Usage, read_settings, threads};
+use crate::options::{Asked, Interrupted, Usage, read_settings, threads};
 use crate::race::{RaceEntry, RaceMachine, RaceRecord, RaceTrack, race, table};
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
-use crate::training_args;
+use crate::training::{ProcessSettings, TrainingArgs};
 use anyhow::{Context, Result, bail};
+use clap::{Args as _, Command, FromArgMatches};
 use limpid::Machine;
 use limpid::config::{Config, parse_axis};
 use limpid::matrix::Precision;
@@ -120,7 +121,9 @@ fn enter(args: &Args) -> Result<()> {
         Some(file) => ["--config", file],
         None => ["--preset", &track.preset],
     };
-    let training = training_args(&words)?.training.resolved()?;
+    let flags = TrainingArgs::augment_args(Command::new("train").no_binary_name(true));
+    let training = TrainingArgs::from_arg_matches(&flags.try_get_matches_from(words)?)?;
+    let (training, _) = training.resolved(&Asked::<ProcessSettings>::default())?;
     let (config, recipe, precision) = training.raced()?;
     if let Some(file) = args.recipe.as_ref().filter(|_| !training.settings.has("steps")) {
         bail!(Usage(format!("{file} does not say `steps`, on which schedules depend: add it")));

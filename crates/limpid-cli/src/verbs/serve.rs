@@ -131,7 +131,7 @@ pub fn run(mut args: Args) -> Result<()> {
         let [asked, one] = [asked, one].map(show::bytes);
         bail!(Usage(format!("--kv-memory {asked} is too little: one sequence of this model needs {one}")));
     }
-    if args.kv_memory.is_none() && args.machine.device.device().has_own_memory() {
+    if args.kv_memory.is_none() && args.machine.device().has_own_memory() {
         // it reserves what a processor would never touch
         options.engine.cache_bytes = whole(options.engine.sequences).min(UNKNOWN_MEMORY);
     }

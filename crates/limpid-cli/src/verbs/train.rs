@@ -4,15 +4,17 @@ use crate::dashboard::{Dashboard, Now};
 use crate::live::LivePage;
 use crate::machine::{READINGS, peak_rss, share};
 use crate::models;
-use crate::options::{Asked, Flags, Interrupted, Usage};
+use crate::options::{Asked, Interrupted, Usage};
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
-use crate::training::{AskedTraining, TrainingArgs, length, recomputes, step_flops, too_large};
+use crate::training::{
+    AskedTraining, ProcessSettings, TrainingArgs, length, planned, recomputes, step_flops, too_large,
+};
 use crate::{find, llmc, ranks, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, Format};
-use limpid::config::{Mask, Setting, Settings, settings};
+use limpid::config::Mask;
 use limpid::data::chat::END;
 use limpid::data::source::Corpus;
 use limpid::engine::EngineLimits;
@@ -42,24 +44,8 @@ pub struct Args {
     process: Asked<ProcessSettings>,
 }
 
-settings! {
-    /// The processes around a training.
-    #[derive(Clone, PartialEq, Debug)]
-    pub struct ProcessSettings {
-        /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
-        timeout: u64 = 600, Setting::of("SECONDS").default_text("600");
-        /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest checkpoint [default of
-        /// HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
-        serve: Option<String> = None, Setting::of("HOST:PORT").common().alone("127.0.0.1:8080").excludes(&["lr_find", "recipe"]);
-    }
-}
-impl Settings for ProcessSettings {}
-impl Flags for ProcessSettings {
-    const HEADING: Option<&'static str> = None;
-}
-
 pub fn run(Args { training, process }: Args) -> Result<()> {
-    let (training, ProcessSettings { timeout, serve }) = training.resolved_with(&process)?;
+    let (training, ProcessSettings { timeout, serve }) = training.resolved(&process)?;
     let ranks = ranks::join(timeout)?;
     let (rank, size) = (ranks.rank(), ranks.size());
     let done = train(&training, serve.as_deref(), ranks).map_err(|error| ranks::end_all(rank, size, error));
@@ -74,11 +60,11 @@ fn train(args: &AskedTraining, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Re
         bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
     }
     let (folder, plan) = prepare(args, ranks)?;
-    if args.job.job.recipe == Some(Workflow::Llmc) {
+    if args.job.recipe == Some(Workflow::Llmc) {
         if size > 1 || args.screen.ui || args.json || plan.options.probe {
             bail!(Usage("--recipe llmc prints llm.c's lines: it goes without mpirun, --ui, --json and --probe".into()));
         }
-        return llmc::train(&plan, args.job.job.out.as_deref());
+        return llmc::train(&plan, args.job.out.as_deref());
     }
     if let Some(fit) = too_large(&plan)? {
         bail!("{}", fit.text());
@@ -98,7 +84,7 @@ fn train(args: &AskedTraining, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Re
     if main {
         roof.measure(READINGS / 3); // and more at every validation
     }
-    let begins_again = args.job.job.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
+    let begins_again = args.job.resume.is_some() && folder::look(&folder) == FolderContents::Begun;
     let mut run = plan.start().map_err(source::of_library)?;
     run.saves_first = serve.is_some();
     if !main {
@@ -153,7 +139,7 @@ fn prepare(args: &AskedTraining, ranks: Box<dyn Ranks>) -> Result<(PathBuf, Trai
     if !finds {
         training = training.folder(&folder);
     }
-    let plan = args.planned(training.check_folder().map_err(source::of_library)?)?;
+    let plan = planned(training.check_folder().map_err(source::of_library)?)?;
     Ok((folder, plan))
 }
 
@@ -300,12 +286,12 @@ impl<'a> Watch<'a> {
 
     /// A sample of the best weights, which are in the folder, on the dashboard, as long as samples take little of the time.
     fn show_sample(&mut self, step: u64) {
-        if self.args.job.job.sample == 0 || self.sampling * 50 > self.sampled_at.elapsed() {
+        if self.args.job.sample == 0 || self.sampling * 50 > self.sampled_at.elapsed() {
             return;
         }
         self.sampled_at = Instant::now();
         let goes_on = &mut |_: &str| !self.stop.load(Ordering::Relaxed);
-        let sampled = sample(self.folder, self.args.job.job.sample, &self.plan.machine, self.opening, goes_on);
+        let sampled = sample(self.folder, self.args.job.sample, &self.plan.machine, self.opening, goes_on);
         if let (Ok(Some((prompt, text))), Some(dashboard)) = (sampled, &self.dashboard) {
             dashboard.sample(step, &(prompt + &text));
         }
@@ -341,7 +327,7 @@ fn finish(
     let whole = !summary.stopped && summary.missing.is_empty() && !stopped();
     let mut printed = Ok(());
     let mut flow = show::Flow::default();
-    let sampled = if whole && !args.json && args.job.job.sample > 0 {
+    let sampled = if whole && !args.json && args.job.sample > 0 {
         let mut begun = false;
         let print = &mut |text: &str| {
             if !std::mem::replace(&mut begun, true) {
@@ -352,7 +338,7 @@ fn finish(
             }
             true // what cannot be printed is made all the same
         };
-        sample(folder, args.job.job.sample, &plan.machine, opening, print)
+        sample(folder, args.job.sample, &plan.machine, opening, print)
     } else {
         Ok(None)
     };

@@ -92,25 +92,22 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Arguments split at spaces; '...' keeps them together.
 pub fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut quoted) = (vec![], None::<String>, false);
-    for c in line.chars() {
-        match c {
-            '\'' => (_, quoted) = (word.get_or_insert_default(), !quoted),
-            _ if c.is_whitespace() && !quoted => words.extend(word.take()),
-            _ => word.get_or_insert_default().push(c),
-        }
+    let mut all = vec![];
+    for (i, part) in line.split('\'').enumerate() {
+        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
     }
-    words.extend(word);
-    words
+    all
 }
 
 /// Words in which what stands last holds, as a test's own flags do over those of the constant that it begins with. limpid refuses a flag that
 /// is given twice.
 pub fn last_holds(words: Vec<String>) -> Vec<String> {
     const LISTS: [&str; 4] = ["freeze", "train_only", "lora_targets", "add_special_tokens"];
-    const OTHERS: [&str; 7] = ["temperature", "max_tokens", "seed", "top_k", "width", "position", "detail_every"];
-    let settings = limpid_cli::training_settings();
-    let one = |name: &str| OTHERS.contains(&name) || settings.iter().any(|(own, takes)| own == name && *takes);
+    const OTHERS: [&str; 7] = ["temperature", "max_tokens", "top_k", "width", "position", "detail_every", "config"];
+    let settings = limpid::settings::training_settings();
+    let one = |name: &str| {
+        OTHERS.contains(&name) || settings.iter().any(|setting| setting.name == name && !setting.value.is_empty())
+    };
     let named = |word: &str| {
         let name = word.strip_prefix("--")?.split('=').next()?.replace('-', "_");
         Some(name).filter(|name| one(name) && !LISTS.contains(&name.as_str()))

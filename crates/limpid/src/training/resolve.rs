@@ -56,8 +56,7 @@ impl TrainingJob {
             Config::preset(name).map_err(wrong)?;
             *name = spelled(OsStr::new(name));
         }
-        let machine = settings.over(&MachineSettings::default())?;
-        machine.check_ranges().map_err(|error| SettingError(error.to_string()))?;
+        let machine = settings.checked(&MachineSettings::default())?;
         let text = settings.over(&TextSettings::default())?;
         let tuning = settings.over(&TuningSettings::default())?;
         Ok(TrainingJob { job, text, tuning, machine, settings, note })
@@ -251,6 +250,7 @@ impl TrainingJob {
             resume_step: job.resume_step,
             memory: job.memory.0,
             machine: self.machine.machine(),
+            device_auto: self.machine.device.device.is_none(),
             ..training
         })
     }

@@ -38,10 +38,9 @@ fn training(sentences: usize) -> Training {
 
 /// The training with settings that a call names.
 fn given(sentences: usize, settings: &[(&str, &str)]) -> Training {
-    let known = training_settings();
     let named = settings.iter().map(|(name, value)| (*name, value.into()));
-    let layer = SettingsLayer::arguments(named, &known).unwrap();
-    let training = TrainingJob::new(vec![layer], None, &known).unwrap().training(None).unwrap();
+    let layer = SettingsLayer::arguments(named).unwrap();
+    let training = TrainingJob::new(vec![layer], None, &training_settings()).unwrap().training(None).unwrap();
     let options = RunOptions { preflight: false, ..RunSettings::preset("nano").unwrap().options };
     let training = training.config(config()).recipe(recipe()).options(options).text(text(sentences)).tokenizer("char");
     training.machine(Machine::cpu(1)).fitting_text()
