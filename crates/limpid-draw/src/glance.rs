@@ -3,9 +3,9 @@
 
 use crate::table::columns;
 use crate::view::Grid;
+use limpid_trace::Trace;
 use limpid_trace::TraceError;
 use limpid_trace::heads::{HeadKind, HeadScores, look};
-use limpid_trace::layers::LayerTrace;
 use limpid_trace::lens::{LensCell, LensRow, lens, stages};
 use limpid_trace::predict::Prediction;
 use limpid_trace::sheet::AttentionHead;
@@ -32,8 +32,8 @@ const LENS: usize = 16;
 ///
 /// # Errors
 /// If the backend fails.
-pub fn glance(trace: &mut LayerTrace, sequence: usize, piece: &dyn Fn(u32) -> String) -> Result<Glance, TraceError> {
-    let (span, config) = (trace.batch().spans[sequence], trace.names().config.clone());
+pub fn glance(trace: &Trace, sequence: usize, piece: &dyn Fn(u32) -> String) -> Result<Glance, TraceError> {
+    let (span, config) = (trace.batch().spans[sequence], trace.model().config.clone());
     let rows = span.row..span.row + span.rows;
     let ids = trace.batch().tokens[rows.clone()].to_vec();
     let mut heads = vec![];

@@ -198,12 +198,12 @@ pub(super) fn number(v: f64) -> String {
 mod tests {
     use super::*;
     use crate::view::text;
-    use limpid_trace::Labelled;
+    use limpid_trace::NamedTensor;
     use limpid_trace::labels::{Labels, label};
 
     /// Causal weights of three words, and scores with both signs.
-    fn maps() -> (Labelled, Labelled, Labels) {
-        let of = |name: &str, values: [f32; 9]| Labelled {
+    fn maps() -> (NamedTensor, NamedTensor, Labels) {
+        let of = |name: &str, values: [f32; 9]| NamedTensor {
             name: name.into(),
             axes: vec!["batch", "head", "query_pos", "key_pos"],
             shape: vec![1, 1, 3, 3],
@@ -224,7 +224,7 @@ mod tests {
         )
     }
 
-    fn heat(tensor: &Labelled, labels: &Labels, paint: Paint, width: usize) -> String {
+    fn heat(tensor: &NamedTensor, labels: &Labels, paint: Paint, width: usize) -> String {
         text(tensor, labels, Some(paint), &TableOptions { width, ..TableOptions::default() })
     }
 
@@ -279,7 +279,7 @@ hook_attn_scores
 2 \" a…    █?";
         assert_eq!(map(&scores, 20), want);
         // fifteen columns, no words: a character each, the digits of numbers above them
-        let line = Labelled {
+        let line = NamedTensor {
             name: "probs".into(),
             axes: vec!["pos", "d_vocab"],
             shape: vec![1, 15],

@@ -7,7 +7,7 @@ use super::view::{Matrix, text, wrap};
 use limpid_base::units::{self, commas};
 use limpid_core::model::{Module, in_block};
 use limpid_trace::labels::Labels;
-use limpid_trace::{Labelled, SummaryRow};
+use limpid_trace::{NamedTensor, SummaryRow};
 
 /// How much of a tensor is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ pub(super) fn label_width(width: usize) -> usize {
 
 /// A tensor as tables: one for each index of all axes but the last two, each under a heading if there are several.
 /// Heads come one by one, as (pos x d_head).
-pub fn table(tensor: &Labelled, options: &TableOptions) -> String {
+pub fn table(tensor: &NamedTensor, options: &TableOptions) -> String {
     text(tensor, &Labels::default(), None, options)
 }
 
@@ -162,12 +162,12 @@ pub fn vocabulary(tokens: &[String], options: &TableOptions) -> String {
 }
 
 /// The one-hot matrix X^ohe of some ids. An id outside the vocabulary has a row of zeros.
-pub fn one_hot(ids: &[u32], vocab_size: usize) -> Labelled {
+pub fn one_hot(ids: &[u32], vocab_size: usize) -> NamedTensor {
     let mut values = vec![0.0; ids.len() * vocab_size];
     for (t, id) in ids.iter().enumerate().filter(|(_, id)| (**id as usize) < vocab_size) {
         values[t * vocab_size + *id as usize] = 1.0;
     }
-    Labelled { name: "X^ohe".into(), axes: vec!["pos", "d_vocab"], shape: vec![ids.len(), vocab_size], values }
+    NamedTensor { name: "X^ohe".into(), axes: vec!["pos", "d_vocab"], shape: vec![ids.len(), vocab_size], values }
 }
 
 /// The causal mask in the documents' three forms, which are equivalent. S2's fourth, scores times 1 or -inf, hides
@@ -175,9 +175,9 @@ pub fn one_hot(ids: &[u32], vocab_size: usize) -> Labelled {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Masks {
     /// 1 where a query sees a key, 0 elsewhere: scores are filled with -inf where it is 0.
-    pub binary: Labelled,
+    pub binary: NamedTensor,
     /// 0 where a query sees a key, -inf elsewhere: added to the scores.
-    pub additive: Labelled,
+    pub additive: NamedTensor,
     /// The mask as a function of the scores x_ij, printed.
     pub function: String,
     /// How many keys a query sees at most; 0 for all.
@@ -187,7 +187,7 @@ pub struct Masks {
 /// The three forms for `n` positions, with a window of so many keys, or 0 for none.
 pub fn masks(n: usize, window: usize) -> Masks {
     let sees = |i: usize, j: usize| j <= i && (window == 0 || i - j < window);
-    let of = |name: &str, seen: f32, hidden: f32| Labelled {
+    let of = |name: &str, seen: f32, hidden: f32| NamedTensor {
         name: name.into(),
         axes: vec!["query_pos", "key_pos"],
         shape: vec![n, n],

@@ -8,7 +8,7 @@ use limpid_base::units::commas;
 use limpid_core::ops::{IGNORE, Span};
 use limpid_trace::json::numbers;
 use limpid_trace::labels::Labels;
-use limpid_trace::{Labelled, Trace, index_of};
+use limpid_trace::{NamedTensor, Trace, index_of};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -95,18 +95,18 @@ impl Paint {
 }
 
 /// Whether a heat map says more of a tensor than a table: what queries give to keys, and probabilities.
-pub fn is_map(tensor: &Labelled) -> bool {
+pub fn is_map(tensor: &NamedTensor) -> bool {
     tensor.axes.contains(&"key_pos") || is_share(tensor)
 }
 
 /// Whether a tensor's values are shares of one.
-fn is_share(tensor: &Labelled) -> bool {
+fn is_share(tensor: &NamedTensor) -> bool {
     let share = ["hook_pattern", "probs", "lens("].iter().any(|part| tensor.name.contains(part));
     share && !tensor.name.contains(".grad")
 }
 
 /// A matrix for each index of all axes of a tensor but the last two, heads one by one as (pos x d_head).
-pub fn matrices<'a>(tensor: &'a Labelled, labels: &'a Labels) -> impl ExactSizeIterator<Item = Matrix> + use<'a> {
+pub fn matrices<'a>(tensor: &'a NamedTensor, labels: &'a Labels) -> impl ExactSizeIterator<Item = Matrix> + use<'a> {
     let tensor = tensor.by_head().map_or(Cow::Borrowed(tensor), Cow::Owned);
     let n = tensor.shape.len();
     // one without a name is an adapter's
@@ -149,7 +149,7 @@ pub fn matrices<'a>(tensor: &'a Labelled, labels: &'a Labels) -> impl ExactSizeI
 }
 
 /// A tensor to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
-pub fn text(tensor: &Labelled, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
+pub fn text(tensor: &NamedTensor, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
     let decimals = if whole(&tensor.values) { 0 } else { options.decimals };
     let options = TableOptions { decimals, ..*options };
     let (matrices, most) = (matrices(tensor, labels), options.max_tables.max(1));

@@ -2,11 +2,11 @@
 
 use crate::asked::refusal;
 use crate::{Reply, Result};
-use limpid_trace::{Labelled, index_of};
+use limpid_trace::{NamedTensor, index_of};
 use std::ops::Range;
 
 /// `part` as csv, npy or safetensors; `places` say which part of the tensor it is.
-pub fn file(format: &str, part: &Labelled, places: &[Range<usize>]) -> Result<Reply> {
+pub fn file(format: &str, part: &NamedTensor, places: &[Range<usize>]) -> Result<Reply> {
     let name = format!("{}.{format}", part.name.replace(['(', ')'], "-"));
     let bytes = part.values.iter().flat_map(|v| v.to_le_bytes());
     Ok(match format {

@@ -1,6 +1,6 @@
 //! The glass box: questions about one run of a model, answered as a page asks them (docs/inside.md).
 //!
-//! [`Glass`] knows no sockets and no HTML. It keeps traces ([`LayerTrace`]) within a limit of memory; a trace's address is a hash of the weights,
+//! [`Glass`] knows no sockets and no HTML. It keeps traces ([`Trace`]) within a limit of memory; a trace's address is a hash of the weights,
 //! the tokens and the interventions, so the same question finds the same trace. A server passes questions on, and a file that is sent to
 //! somebody holds the answers to them.
 
@@ -19,8 +19,8 @@ use limpid::{Error, InterventionError, Interventions, Lm, TokenNameError};
 use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
 use limpid_trace::TraceError;
-use limpid_trace::layers::LayerTrace;
 use limpid_trace::sweep::{SweepCost, SweepError, TOKEN_LAYERS};
+use limpid_trace::{Keep, Trace};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -335,7 +335,7 @@ struct Opened {
     /// Tokens that were left out before these.
     dropped: usize,
     reserved: Reserved,
-    trace: Mutex<LayerTrace>,
+    trace: Mutex<Trace>,
     /// How many wait for the trace.
     waiting: AtomicUsize,
     progress: Mutex<TraceProgress>,
@@ -343,7 +343,7 @@ struct Opened {
 
 impl Opened {
     /// The trace, to spend so much on it; a run in progress lends it between two steps.
-    fn trace(&self, budget: &Arc<Budget>) -> MutexGuard<'_, LayerTrace> {
+    fn trace(&self, budget: &Arc<Budget>) -> MutexGuard<'_, Trace> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -535,7 +535,7 @@ impl Glass {
             return Err(GlassError::TooLarge { tokens: ids.len(), needed, limit: self.limit });
         }
         let reserved = self.reserve(needed, budget)?;
-        let trace = subject.lm.trace_layers(&ids, seen)?;
+        let trace = subject.lm.trace_ids(&ids, Keep::Blocks { seen })?;
         let opened = Arc::new(Opened {
             id,
             subject,

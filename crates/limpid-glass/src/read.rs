@@ -12,7 +12,7 @@ use limpid_trace::names::{self, Notation};
 use limpid_trace::predict::NextToken;
 use limpid_trace::sheet::Sheet;
 use limpid_trace::tiles::{Code, DEEPEST, Extent, Tile, TilePool};
-use limpid_trace::{Labelled, TraceError, index_of};
+use limpid_trace::{NamedTensor, TraceError, index_of};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ fn spent(name: &str) -> impl Fn(Spent) -> GlassError {
 /// Every tensor and parameter with what is known of it before it is computed, and the list of ops.
 fn listing(opened: &Opened, budget: &Arc<Budget>) -> Result<Reply> {
     let trace = opened.trace(budget);
-    let model = trace.names().clone();
+    let model = trace.model().clone();
     let mut tensors = names::activations(&model);
     let derived = names::derived(&model).into_iter().map(|(name, _)| name);
     tensors.extend(derived.filter(|name| !tensors.contains(name)).collect::<Vec<_>>());
@@ -204,7 +204,8 @@ fn values(glass: &Glass, opened: &Opened, name: &str, query: &AskedQuery, budget
         }
     }
     let stats = if want_stats { stats(opened, name, budget)? } else { None };
-    let part = Labelled { name: name.into(), axes: axes.clone(), shape: all.iter().map(Range::len).collect(), values };
+    let part =
+        NamedTensor { name: name.into(), axes: axes.clone(), shape: all.iter().map(Range::len).collect(), values };
     match format {
         "json" => {
             let index = all.iter().map(|range| [range.start, range.end]).collect();
@@ -217,7 +218,7 @@ fn values(glass: &Glass, opened: &Opened, name: &str, query: &AskedQuery, budget
 
 /// The statistics of a whole tensor, where it is one that can be held.
 fn stats(opened: &Opened, name: &str, budget: &Arc<Budget>) -> Result<Option<Value>> {
-    let mut trace = opened.trace(budget);
+    let trace = opened.trace(budget);
     let (_, sizes) = trace.shape(name)?;
     if name.starts_with("cos(") || sizes.iter().copied().fold(1, usize::saturating_mul) > MOST_VALUES {
         return Ok(None);

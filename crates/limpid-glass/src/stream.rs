@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use limpid_core::config::Mask;
 use limpid_core::model::{Component, Module};
+use limpid_trace::OUTPUTS;
 use limpid_trace::heads::{HeadLook, NAMED_FROM, look};
-use limpid_trace::layers::OUTPUTS;
 use limpid_trace::predict::Prediction;
 use limpid_trace::sheet::AttentionHead;
 use limpid_trace::tiles::{Code, MASKED, NOT_FINITE};
@@ -136,13 +136,13 @@ fn start(opened: &Opened) -> Value {
 fn layer(opened: &Opened) -> Result<Value> {
     let config = opened.subject.lm.config();
     // what is told of a run is for all who ask, so no one's budget ends it
-    let mut trace = opened.trace(&Arc::default());
+    let trace = opened.trace(&Arc::default());
     let block = trace.step()?.unwrap_or(config.n_layer - 1);
     let mut norms = Map::new();
     for part in ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"] {
         let name = Module::block(block).named(&format!("hook_{part}"));
         // parallel blocks have no stream between their parts
-        if part == "resid_mid" && trace.names().tensor(&name).is_none() {
+        if part == "resid_mid" && trace.model().tensor(&name).is_none() {
             continue;
         }
         let tensor = trace.get(&name)?;
@@ -151,7 +151,7 @@ fn layer(opened: &Opened) -> Result<Value> {
         norms.insert(part.into(), all.into());
     }
     // a path begins with it
-    trace.get(&Module::block(block).part(Component::Attention).named("hook_z"))?;
+    trace.shared(&Module::block(block).part(Component::Attention).named("hook_z"))?;
     let heads: std::result::Result<Vec<AttentionHead>, _> =
         (0..config.n_head).map(|head| trace.head(block, 0, head)).collect();
     drop(trace);

@@ -7,7 +7,8 @@ use limpid::Error;
 use limpid_base::budget::Budget;
 use limpid_core::config::{Axis, Mask};
 use limpid_core::model::{Mode, Model};
-use limpid_trace::Labelled;
+use limpid_trace::Keep;
+use limpid_trace::NamedTensor;
 use limpid_trace::interventions::position_in;
 use limpid_trace::sweep::{
     Sweep, SweepBy, SweepMetric, SweepPeak, SweepQuestion, SweepReceiver, SweepSite, TOKEN_LAYERS,
@@ -105,7 +106,7 @@ fn question(subject: &Subject, body: &AskedFields) -> Result<(SweepQuestion, Opt
 fn usual_metric(subject: &Subject, question: &SweepQuestion) -> Result<SweepMetric> {
     let row = question.row()?;
     let best = |ids: &[u32]| -> Result<Option<u32>> {
-        let all = subject.lm.trace_layers(ids, 0)?.predictions(row..row + 1, 1)?;
+        let all = subject.lm.trace_ids(ids, Keep::Blocks { seen: 0 })?.predictions(row..row + 1, 1)?;
         Ok(all.first().and_then(|one| one.top.first()).map(|best| best.id))
     };
     match (best(&question.clean)?, best(&question.corrupt)?) {
@@ -172,7 +173,7 @@ impl Glass {
         let done = if estimate {
             lm.sweep_estimate(&question).inspect(|sweep| {
                 let wide = sweep.metric.values.len() / lm.config().n_layer;
-                let wider = |all: &Labelled, l: usize| -> Vec<f64> {
+                let wider = |all: &NamedTensor, l: usize| -> Vec<f64> {
                     all.values[l * wide..(l + 1) * wide].iter().map(|v| f64::from(*v)).collect()
                 };
                 let _ = (0..lm.config().n_layer).all(|l| row(l, &wider(&sweep.metric, l), &wider(&sweep.recovered, l)));
@@ -210,7 +211,7 @@ fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &As
 pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     needs_head(opened)?;
     let lm = &opened.subject.lm;
-    let asked = asked(opened, &mut opened.trace(budget), query)?;
+    let asked = asked(opened, &opened.trace(budget), query)?;
     let metric = SweepMetric::of(asked.target, asked.foil);
     let bytes = lm.shown_bytes(opened.ids.len())?.saturating_add(lm.layer_bytes(opened.ids.len())?);
     let held = glass.reserve(bytes, budget)?;

@@ -6,9 +6,9 @@ use crate::stream::{piece, predicted};
 use crate::{GlassError, Opened, Reply, Result, Subject};
 use limpid_base::budget::Budget;
 use limpid_core::config::Axis;
+use limpid_trace::Trace;
 use limpid_trace::attribution::{AttributionUnit, attribute};
 use limpid_trace::explain::explain;
-use limpid_trace::layers::LayerTrace;
 use limpid_trace::lens::{LENS_NOTE, LensCell, LensRow, lens, stages};
 use limpid_trace::mlp::{MlpLook, MlpUnit, look_at_mlp};
 use limpid_trace::path::{Hop, PathBar, PathQuestion, follow};
@@ -26,7 +26,7 @@ pub fn why(opened: &Opened, name: &str, query: &AskedQuery, budget: &Arc<Budget>
     let all = text.split(',').filter(|_| !text.is_empty());
     let at: Option<Vec<usize>> = all.map(|part| part.trim().parse().ok()).collect();
     let at = at.ok_or_else(|| refusal("at", "a whole number for each axis", text))?;
-    Ok(json!(explain(&mut opened.trace(budget), name, &at)?).into())
+    Ok(json!(explain(&opened.trace(budget), name, &at)?).into())
 }
 
 /// A token as the page gets it.
@@ -57,7 +57,7 @@ pub fn lens_of(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Res
         let most = MOST_ROWS / (opened.subject.lm.config().n_layer + 1);
         return Err(GlassError::TooMany { name: "lens".into(), values: rows.len(), most });
     }
-    let all = lens(&mut opened.trace(budget), &rows, most)?;
+    let all = lens(&opened.trace(budget), &rows, most)?;
     let cell = |cell: &LensCell| {
         let mut value = predicted(&opened.subject, &cell.prediction);
         value["p"] = json!(cell.prediction.target.map(|target| target.candidate.p));
@@ -88,7 +88,7 @@ const PARTS: usize = 24;
 const UNITS: (usize, usize) = (20, 5);
 
 /// Which word is asked about: the likeliest one at the last position rather than the next likeliest, unless it is said.
-pub fn asked(opened: &Opened, trace: &mut LayerTrace, query: &AskedQuery) -> Result<PathQuestion> {
+pub fn asked(opened: &Opened, trace: &Trace, query: &AskedQuery) -> Result<PathQuestion> {
     let (n, v) = (opened.ids.len(), opened.subject.lm.config().vocab_size);
     let row = query.number("position", n - 1, n)?;
     let best = trace.predictions(row..row + 1, 2)?;
@@ -126,9 +126,9 @@ pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result
     let hops =
         via.split(',').filter(|hop| !hop.is_empty()).map(str::parse).collect::<std::result::Result<Vec<Hop>, _>>();
     let hops = hops.map_err(|_| refusal("via", "steps of a path such as h2.1,t5,m0,u17", via))?;
-    let mut trace = opened.trace(budget);
-    let asked = asked(opened, &mut trace, query)?;
-    let step = follow(&mut trace, asked, &hops, PARTS)?;
+    let trace = opened.trace(budget);
+    let asked = asked(opened, &trace, query)?;
+    let step = follow(&trace, asked, &hops, PARTS)?;
     drop(trace);
     let word = |id: u32| format!("“{}”", piece(&opened.subject, id));
     let words = |all: &[(u32, f32)]| -> Value {
@@ -171,11 +171,11 @@ pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result
 /// What wrote a logit, or a difference of two.
 pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     needs_head(opened)?;
-    let mut trace = opened.trace(budget);
-    let PathQuestion { row, target, foil } = asked(opened, &mut trace, query)?;
+    let trace = opened.trace(budget);
+    let PathQuestion { row, target, foil } = asked(opened, &trace, query)?;
     let unit = query.text("unit").unwrap_or("component");
     let unit = AttributionUnit::named(unit).ok_or_else(|| refusal("unit", "component, head or neuron", unit))?;
-    let all = attribute(&mut trace, row, (target, foil), unit, BARS)?;
+    let all = attribute(&trace, row, (target, foil), unit, BARS)?;
     drop(trace);
     Ok(json!({
         "position": row,
@@ -196,7 +196,7 @@ pub fn mlp(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<
     let (n, layers) = (opened.ids.len(), opened.subject.lm.config().n_layer);
     let (layer, row) = (query.number("layer", 0, layers)?, query.number("position", n - 1, n)?);
     let MlpLook { curve, edges, counts, all, units, dead, d_ff } =
-        look_at_mlp(&mut opened.trace(budget), layer, row, UNITS)?;
+        look_at_mlp(&opened.trace(budget), layer, row, UNITS)?;
     let unit = |unit: &MlpUnit| {
         let tokens: Vec<Value> =
             unit.tokens.iter().map(|(id, logit)| json!([id, piece(&opened.subject, *id), logit])).collect();

@@ -17,7 +17,7 @@ use limpid::names;
 use limpid::numeric::random;
 use limpid::trace::sheet::Sheet;
 use limpid::trace::tiles::{Code, Extent, Tile, TilePool};
-use limpid::trace::{Labelled, Trace, TraceError};
+use limpid::trace::{Keep, NamedTensor, Trace, TraceError};
 use limpid::train::Recipe;
 use limpid_base::budget::{Budget, Spent};
 use limpid_glass::{Glass, Reply, Subject};
@@ -36,12 +36,12 @@ fn same_bits(what: &str, got: &[f32], want: &[f32]) {
 /// Every tensor, in the order of the run and then out of order with next to no memory, and every part of it.
 fn same_as_kept(config: &Config, sequences: usize, length: usize, seed: u64, threads: usize) {
     let batch = batch(config, sequences, length, seed);
-    let (model, mut backend) = filled(config, Mode::Inspect { batch: sequences, context: length }, 1, seed);
-    let kept = Trace::run(&model, &mut backend, &batch, false).unwrap();
+    let (model, backend) = filled(config, Mode::Inspect { batch: sequences, context: length }, 1, seed);
+    let kept = Trace::run(&model, Box::new(backend), &batch, Keep::All).unwrap();
     let mut names: Vec<String> = kept.names().collect();
     names.extend(model.params.iter().map(|param| param.name.clone()));
     names.extend(names::derived(&model).into_iter().map(|(name, _)| name));
-    let mut trace = by_layers(config, &batch, threads, seed, 1);
+    let trace = by_layers(config, &batch, threads, seed, 1);
     let n = names.len() as u64;
     let shuffled = (0..2 * n).map(|i| &names[random::below(seed, 9, i, n) as usize]);
     for name in names.iter().chain(shuffled) {
@@ -105,7 +105,7 @@ fn it_is_so_beyond_a_block_of_keys() {
 #[test]
 fn a_name_that_is_not_there_is_told_with_the_nearest() {
     let config = Config { mask: Mask::Causal, ..configs()[0].clone() };
-    let mut trace = by_layers(&config, &batch(&config, 1, 5, 1), 1, 1, 1 << 20);
+    let trace = by_layers(&config, &batch(&config, 1, 5, 1), 1, 1, 1 << 20);
     let said = |error: TraceError| error.to_string();
     let near = said(trace.get("blocks.0.attn.hook_patern").unwrap_err());
     assert!(near.contains("did you mean `blocks.0.attn.hook_pattern`"), "{near}");
@@ -119,8 +119,8 @@ fn a_name_that_is_not_there_is_told_with_the_nearest() {
 fn predictions_are_those_of_the_logits() {
     for (seed, config) in configs().iter().enumerate().step_by(5) {
         let (seed, batch) = (seed as u64, batch(config, 2, 5, seed as u64));
-        let (model, mut backend) = filled(config, Mode::Inspect { batch: 2, context: 5 }, 1, seed);
-        let kept = Trace::run(&model, &mut backend, &batch, false).unwrap();
+        let (model, backend) = filled(config, Mode::Inspect { batch: 2, context: 5 }, 1, seed);
+        let kept = Trace::run(&model, Box::new(backend), &batch, Keep::All).unwrap();
         let [logits, probs, losses] = ["logits", "probs", "losses"].map(|name| kept.get(name).unwrap().values);
         let predictions = by_layers(config, &batch, 1, seed, 1 << 20).predictions(0..10, 4).unwrap();
         let v = config.vocab_size;
@@ -194,7 +194,7 @@ fn a_tile_is_the_matrix_reduced() {
     let mut values: Vec<f32> = (0..rows * cols).map(|i| random::normal(5, 5, i as u64) as f32).collect();
     (values[7], values[70_001], values[99_999]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
     let axes = vec!["batch", "pos", "d_model"];
-    let tensor = Labelled { name: "x".into(), axes, shape: vec![1, rows, cols], values: values.clone() };
+    let tensor = NamedTensor { name: "x".into(), axes, shape: vec![1, rows, cols], values: values.clone() };
     let sheet = Sheet::of(&Arc::new(tensor), &[0]);
     let free = &Budget::default();
     let extent = Extent::measure(&sheet, free).unwrap();
@@ -604,7 +604,7 @@ fn a_changed_run_is_a_trace_of_its_own() {
         let values = |answer: Value| -> Vec<f64> {
             answer["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
         };
-        let want = edited.trace(prompt, |trace| trace.get(name)).unwrap();
+        let want = edited.trace(prompt).unwrap().get(name).unwrap();
         let got: Vec<f32> = values(ask(&format!("tensors/{name}"), &[])).into_iter().map(|v| v as f32).collect();
         same_bits(name, &got, &want.values);
         // nothing changes before the place, nor at positions that do not see it

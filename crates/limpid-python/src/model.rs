@@ -9,6 +9,7 @@ use limpid::config::{Axis, parse_axis};
 use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
 use limpid::generate::{GenerateEvent, Options, Sampler};
+use limpid::trace::Keep;
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid::{Device, InterventionError, Interventions, Machine, SampleStream, Step};
 use limpid_glass::Subject;
@@ -20,9 +21,6 @@ use pythonize::pythonize;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Bytes that a trace keeps of tensors that were looked at.
-const SEEN: usize = 64 << 20;
 
 /// A language model: a transformer with its weights and, mostly, a tokenizer. `Lm.open(path)` opens one, `limpid.train()` makes one. Several
 /// threads may use it at once.
@@ -355,7 +353,8 @@ impl Lm {
         let pooling = pooling.parse().map_err(raised)?;
         let values = self.run(py, |lm| lm.embed(text, pooling))?;
         let shape = vec![values.len()];
-        Ok(Arc::new(limpid::trace::Labelled { name: "embedding".into(), axes: vec!["d_model"], shape, values }).into())
+        Ok(Arc::new(limpid::trace::NamedTensor { name: "embedding".into(), axes: vec!["d_model"], shape, values })
+            .into())
     }
 
     /// Fills every `[MASK]` of a text, with a model of masked tokens: the text.
@@ -379,7 +378,7 @@ impl Lm {
     fn trace(&self, py: Python, prompt: Prompt) -> PyResult<Trace> {
         let lm = self.get()?;
         let ids = prompt.ids(&lm)?;
-        let run = self.run(py, |lm| lm.trace_layers(&ids, SEEN))?;
+        let run = self.run(py, |lm| lm.trace_ids(&ids, Keep::default()))?;
         Ok(Trace::new(run, |id| word(&lm, id)))
     }
 

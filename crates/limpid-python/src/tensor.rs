@@ -6,7 +6,7 @@ use limpid::draw::picture::png::base64;
 use limpid::draw::picture::{PlotPart, TensorPlot};
 use limpid::draw::view::matrices;
 use limpid::numeric::half::nearest_bf16;
-use limpid::trace::Labelled;
+use limpid::trace::NamedTensor;
 use limpid::trace::labels::Labels;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
@@ -21,7 +21,7 @@ use std::{ptr, slice};
 /// What a tensor's memory holds. Who reads it in place holds it too.
 #[derive(Clone)]
 enum Values {
-    F32(Arc<Labelled>),
+    F32(Arc<NamedTensor>),
     /// The upper halves of f32s.
     Bf16(Arc<[u16]>),
     I64(Arc<[i64]>),
@@ -105,8 +105,8 @@ impl Tensor {
     }
 }
 
-impl From<Arc<Labelled>> for Tensor {
-    fn from(tensor: Arc<Labelled>) -> Tensor {
+impl From<Arc<NamedTensor>> for Tensor {
+    fn from(tensor: Arc<NamedTensor>) -> Tensor {
         let axes = tensor.axes.iter().map(|axis| axis.to_string()).collect();
         Tensor::new(tensor.name.clone(), axes, &tensor.shape.clone(), Values::F32(tensor))
     }

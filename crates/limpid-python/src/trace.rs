@@ -4,9 +4,9 @@ use crate::local::Local;
 use crate::raised;
 use crate::tensor::{Tensor, image};
 use limpid::draw::picture::swept::plot;
+use limpid::trace;
 use limpid::trace::TraceError;
 use limpid::trace::labels::{Labels, label};
-use limpid::trace::layers::LayerTrace;
 use limpid::trace::names;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -21,20 +21,20 @@ pub struct Trace {
     /// The tokens that ran.
     tokens: Vec<u32>,
     labels: Arc<Labels>,
-    run: Local<LayerTrace>,
+    run: Local<trace::Trace>,
 }
 
 impl Trace {
     /// `word` is what a token looks like.
-    pub fn new(run: LayerTrace, word: impl Fn(u32) -> String) -> Trace {
-        let (names, tokens) = (names::activations(run.names()), run.batch().tokens.clone());
+    pub fn new(run: trace::Trace, word: impl Fn(u32) -> String) -> Trace {
+        let (names, tokens) = (names::activations(run.model()), run.batch().tokens.clone());
         let words = tokens.iter().map(|id| label(&word(*id))).collect();
         let labels = Arc::new(Labels { tokens: vec![words], ..Labels::default() });
         Trace { names, tokens, labels, run: Local::new(run) }
     }
 
     /// Work on the run without holding up other threads of Python.
-    fn on_run<T: Send>(&self, py: Python, work: impl FnOnce(&mut LayerTrace) -> T + Send) -> PyResult<T> {
+    fn on_run<T: Send>(&self, py: Python, work: impl FnOnce(&mut trace::Trace) -> T + Send) -> PyResult<T> {
         py.detach(|| self.run.with(work))
     }
 }
@@ -74,7 +74,7 @@ impl Trace {
 
     /// A tensor, a parameter, or what is derived of them.
     fn __getitem__(&self, py: Python, name: &str) -> PyResult<Tensor> {
-        match self.on_run(py, |run| run.get(name))? {
+        match self.on_run(py, |run| run.shared(name))? {
             Ok(tensor) => Ok(Tensor::from(tensor).labelled(&self.labels)),
             Err(error @ TraceError::Unknown { .. }) => Err(PyKeyError::new_err(error.to_string())),
             Err(error) => Err(raised(error)),
@@ -84,7 +84,7 @@ impl Trace {
     /// Also of what is in no list: parameters, and what is derived.
     fn __contains__(&self, py: Python, name: &Bound<PyAny>) -> PyResult<bool> {
         let Ok(name) = name.extract::<String>() else { return Ok(false) };
-        Ok(self.names.contains(&name) || self.on_run(py, |run| run.get(&name))?.is_ok())
+        Ok(self.names.contains(&name) || self.on_run(py, |run| run.shared(&name))?.is_ok())
     }
 
     fn __iter__(slf: &Bound<Trace>) -> PyResult<Py<PyAny>> {

@@ -15,7 +15,7 @@ use limpid_draw::picture::png::{base64, cells};
 use limpid_draw::view::{Matrix, matrices};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::heads::{HeadScores, NAMED_FROM, scores_of_weights};
-use limpid_trace::{Labelled, Trace, TraceError};
+use limpid_trace::{NamedTensor, Trace, TraceError};
 
 /// What a model does with a text.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,7 @@ fn picture(columns: usize, codes: &[Option<u8>]) -> String {
 }
 
 /// The median over rows of their lengths.
-fn median_norm(tensor: &Labelled) -> f64 {
+fn median_norm(tensor: &NamedTensor) -> f64 {
     let rows = tensor.values.chunks(tensor.shape.last().copied().unwrap_or(1).max(1));
     let mut norms: Vec<f64> = rows.map(|row| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt()).collect();
     crate::plot::median(&mut norms)

@@ -3,6 +3,7 @@
 use crate::{self as report, ModelLook, ReportError, RunRecord};
 use limpid::Lm;
 use limpid::settings::read_table;
+use limpid::trace::Keep;
 use std::path::Path;
 
 /// Writes the page of one run into its folder.
@@ -29,7 +30,7 @@ fn look(folder: &Path, text: &str) -> Result<ModelLook, limpid::Error> {
     let mut ids = lm.encode(text)?;
     ids.truncate(ModelLook::tokens(lm.config()));
     let tokenizer = lm.tokenizer()?;
-    lm.trace_ids(&ids, |trace| ModelLook::new(trace, tokenizer))
+    Ok(ModelLook::new(&lm.trace_ids(&ids, Keep::All)?, tokenizer)?)
 }
 
 /// Writes the page of several.

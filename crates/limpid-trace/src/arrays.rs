@@ -1,13 +1,13 @@
 //! Tensors of a run as other programs take them: by name with their gradients, and as llm.c's arrays.
 
 use crate::names::{self, Notation, called, derived};
-use crate::{Labelled, Trace, TraceError, heads_in_rows};
+use crate::{NamedTensor, Trace, TraceError, heads_in_rows};
 
 /// The tensors called `names`; with none, every tensor of the run and, after a backward pass, its gradient.
 ///
 /// # Errors
 /// As [`Trace::get`].
-pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, TraceError> {
+pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<NamedTensor>, TraceError> {
     if names.is_empty() {
         with_gradients(trace, trace.names())
     } else {
@@ -16,7 +16,7 @@ pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, TraceErro
 }
 
 /// The tensors called `names`, each with its gradient after it, if there is one.
-fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<Vec<Labelled>, TraceError> {
+fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<Vec<NamedTensor>, TraceError> {
     let mut tensors = vec![];
     for name in names {
         tensors.push(trace.get(&name)?);
@@ -35,12 +35,12 @@ fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<
 ///
 /// # Errors
 /// As [`Trace::get`].
-pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
+pub fn llmc_arrays(trace: &Trace) -> Result<Vec<NamedTensor>, TraceError> {
     let config = &trace.model().config;
     let names = trace.names().filter(|name| name != "input");
     let mut names: Vec<String> = names.chain(derived(trace.model()).into_iter().map(|(name, _)| name)).collect();
     names.retain(|name| called(name, config, Notation::Llmc).is_some());
-    let mut arrays: Vec<Labelled> = vec![];
+    let mut arrays: Vec<NamedTensor> = vec![];
     for mut tensor in with_gradients(trace, names.iter().cloned())? {
         let Some(called) = called(&tensor.name, config, Notation::Llmc) else { continue };
         let (word, block) = match called.split_once('[') {
@@ -80,7 +80,7 @@ pub fn llmc_arrays(trace: &Trace) -> Result<Vec<Labelled>, TraceError> {
                     tensor.axes.insert(0, "n_layer");
                     tensor.shape.insert(0, 1);
                 }
-                arrays.push(Labelled { name: name.into(), ..tensor });
+                arrays.push(NamedTensor { name: name.into(), ..tensor });
             }
         }
     }
@@ -92,7 +92,7 @@ fn wrong<T>(asked: &str, why: impl std::fmt::Display) -> Result<T, TraceError> {
     Err(TraceError::Expression { what: format!("`{asked}`: {why}") })
 }
 
-impl Trace<'_> {
+impl Trace {
     /// Names that `asked` stands for: of tensors, parameters and what is derived of them, all that a pattern with `*` or `?` matches; or
     /// the one that it is, by our name or TransformerLens's. `NAME.grad` likewise.
     ///
@@ -101,10 +101,10 @@ impl Trace<'_> {
     pub fn matching(&self, asked: &str) -> Result<Vec<String>, TraceError> {
         let base = asked.strip_suffix(".grad").unwrap_or(asked);
         let suffix = &asked[base.len()..];
-        let derived = derived(self.model);
+        let derived = derived(self.model());
         let names: Vec<String> = self.names().collect();
         let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
-        all.extend(self.model.params.iter().map(|param| param.name.as_str()));
+        all.extend(self.model().params.iter().map(|param| param.name.as_str()));
         all.extend(derived.iter().map(|(name, _)| name.as_str()));
         if !base.contains(['*', '?']) {
             // TransformerLens's names of parameters: W_pos, embed.W_E
@@ -122,7 +122,7 @@ impl Trace<'_> {
         if !found.is_empty() {
             return Ok(found);
         }
-        match self.unknown(&base.replace('*', "0")) {
+        match crate::unknown(self.model(), &base.replace('*', "0")) {
             TraceError::Unknown { nearest: Some(near), .. } => {
                 wrong(asked, format!("no tensor matches; did you mean `{near}{suffix}`?"))
             }

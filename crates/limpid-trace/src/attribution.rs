@@ -9,11 +9,11 @@
 //!
 //! The way can begin elsewhere: `path` follows a head to the values that it read, and a unit to what made it respond.
 
+use super::Trace;
 use super::TraceError;
 use super::explain::Cell;
 use super::interventions::IntervenedRow;
 use super::json::number;
-use super::layers::LayerTrace;
 use limpid_core::config::{Config, NormKind, NormPlace, axis};
 use limpid_core::kernels::dropout::Draws;
 use limpid_core::kernels::norm;
@@ -123,9 +123,9 @@ pub struct Attribution {
 /// The parts of the logit of `target`, less that of `foil`, at a row of the batch; at most `most` bars.
 ///
 /// # Errors
-/// As [`LayerTrace::logits`], and if the row or a token is outside.
+/// As [`Trace::logits`], and if the row or a token is outside.
 pub fn attribute(
-    trace: &mut LayerTrace,
+    trace: &Trace,
     row: usize,
     (target, foil): (u32, Option<u32>),
     unit: AttributionUnit,
@@ -148,9 +148,9 @@ pub(super) fn is_rounding(remainder: f64, size: f64) -> bool {
 }
 
 /// The logit of a token at a row, less that of another.
-pub(super) fn logit(trace: &mut LayerTrace, row: usize, (target, foil): (u32, Option<u32>)) -> Result<f64, TraceError> {
+pub(super) fn logit(trace: &Trace, row: usize, (target, foil): (u32, Option<u32>)) -> Result<f64, TraceError> {
     trace.check_rows(&[row])?;
-    let vocab = trace.names().config.vocab_size;
+    let vocab = trace.model().config.vocab_size;
     if let Some(id) = [Some(target), foil].into_iter().flatten().find(|id| *id as usize >= vocab) {
         return Err(TraceError::Batch { what: format!("token {id} is outside the model's vocabulary of {vocab}") });
     }
@@ -162,8 +162,8 @@ pub(super) fn logit(trace: &mut LayerTrace, row: usize, (target, foil): (u32, Op
 }
 
 /// How the parts of a logit are to be read; and whether they add up.
-pub(super) fn note(trace: &LayerTrace, adds_up: bool) -> String {
-    let mut note = of_model(&trace.names().config).to_string();
+pub(super) fn note(trace: &Trace, adds_up: bool) -> String {
+    let mut note = of_model(&trace.model().config).to_string();
     if trace.has_steps() {
         note += " This is the changed run: what a step set or added is a part of its own, and what a step cut off has no part.";
     }
@@ -203,7 +203,7 @@ pub(super) struct Opening {
 
 /// The way back at one row.
 pub(super) struct Way<'a> {
-    pub(super) trace: &'a mut LayerTrace,
+    pub(super) trace: &'a Trace,
     row: usize,
     unit: AttributionUnit,
     bars: Vec<AttributionBar>,
@@ -231,7 +231,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 impl<'a> Way<'a> {
-    pub(super) fn new(trace: &'a mut LayerTrace, row: usize, unit: AttributionUnit) -> Way<'a> {
+    pub(super) fn new(trace: &'a Trace, row: usize, unit: AttributionUnit) -> Way<'a> {
         let (bars, openings) = (vec![], vec![]);
         Way { row, unit, bars, size: 0.0, told: None, directions: HashMap::new(), openings, trace }
     }
@@ -245,10 +245,10 @@ impl<'a> Way<'a> {
 
     /// From the head's row for a token, less that for another. Whether it came to the embedding through sums and norms alone.
     pub(super) fn begin_at_head(&mut self, target: usize, foil: Option<usize>) -> Result<bool, TraceError> {
-        let ops: Vec<Op> = self.trace.names().ops().iter().copied().collect();
+        let ops: Vec<Op> = self.trace.model().ops().iter().copied().collect();
         let head = ops.iter().rev().find(|op| matches!(op, Op::Classify { .. }));
         let Some(Op::Classify { x, w, b, cap, .. }) = head.copied() else {
-            return Err(super::unknown(self.trace.names(), "logits"));
+            return Err(super::unknown(self.trace.model(), "logits"));
         };
         let row = |table: Region, id: usize| self.trace.table_rows(table, id..id + 1);
         let mut direction: Vec<f64> = row(w, target)?.into_iter().map(f64::from).collect();
@@ -259,7 +259,7 @@ impl<'a> Way<'a> {
             let bias = self.trace.table_rows(b, 0..1)?;
             let value = f64::from(bias[target]) - foil.map_or(0.0, |foil| f64::from(bias[foil]));
             self.size += value.abs();
-            let cell = Cell { name: self.trace.names().name_of(b), at: vec![target] };
+            let cell = Cell { name: self.trace.model().name_of(b), at: vec![target] };
             self.bar("head bias", ModelPart::Other, value, cell);
         }
         self.pass(x, direction);
@@ -276,7 +276,7 @@ impl<'a> Way<'a> {
 
     /// What a product inside of a block is made from: it may be rotated, and have an adapter.
     fn input_of(&self, region: Region) -> Region {
-        let ops = self.trace.names().ops();
+        let ops = self.trace.model().ops();
         match ops[self.trace.maker(region)] {
             Op::Add { a: x, .. } | Op::Rotate { x, .. } | Op::QkNorm { x, .. } => self.input_of(x),
             Op::Linear { x, .. } => x,
@@ -286,12 +286,12 @@ impl<'a> Way<'a> {
 
     /// Ops before `end`; products from op `reads` on are read through. Whether it came to the embedding through sums and norms alone.
     fn walk(&mut self, end: usize, reads: usize) -> Result<bool, TraceError> {
-        let ops: Vec<Op> = self.trace.names().ops().iter().copied().take(end).collect();
-        let blocks = &self.trace.names().blocks;
+        let ops: Vec<Op> = self.trace.model().ops().iter().copied().take(end).collect();
+        let blocks = &self.trace.model().blocks;
         // of a post-norm model one block is told apart
         let told = blocks.iter().rposition(|block| block.start < reads);
         let before = blocks.first().map_or(0, |block| block.start)..told.map_or(0, |block| blocks[block].start);
-        let place = self.trace.names().config.norm_place;
+        let place = self.trace.model().config.norm_place;
         let (post, mut additive) = (place.is_post(), place != NormPlace::PostAttention);
         for (i, op) in ops.into_iter().enumerate().rev() {
             let Some(behind) = self.directions.remove(&op.output()) else { continue };
@@ -313,7 +313,7 @@ impl<'a> Way<'a> {
                     additive = false;
                 }
                 Op::Norm { kind, x, gain, offset, less_one, scale, .. } => {
-                    let name = scale.map_or(String::new(), |scale| self.trace.names().name_of(scale));
+                    let name = scale.map_or(String::new(), |scale| self.trace.model().name_of(scale));
                     let scale = f64::from(self.trace.stored_row(&name, self.row)?[0]);
                     self.bias(offset, &format!("{} offset", norm_name(&name)), &direction)?;
                     let gains = gains(self.trace, gain, less_one)?;
@@ -342,7 +342,7 @@ impl<'a> Way<'a> {
                     if let Some(table) = segments {
                         let segment = self.trace.batch().segments.get(self.row).map_or(0, |id| *id as usize);
                         let values = self.trace.table_rows(table, segment..segment + 1)?;
-                        let cell = Cell { name: self.trace.names().name_of(table), at: vec![segment, 0] };
+                        let cell = Cell { name: self.trace.model().name_of(table), at: vec![segment, 0] };
                         let value = self.sum(&direction, &wide(&values));
                         self.bar("segment_embed", ModelPart::Other, value, cell);
                     }
@@ -350,7 +350,7 @@ impl<'a> Way<'a> {
                 // no model has another on the way
                 other => {
                     let y = other.output();
-                    self.whole(y, (self.trace.names().name_of(y), ModelPart::Other), &behind)?;
+                    self.whole(y, (self.trace.model().name_of(y), ModelPart::Other), &behind)?;
                     additive = false;
                 }
             }
@@ -397,7 +397,7 @@ impl<'a> Way<'a> {
             match self.bars.iter_mut().find(|bar| bar.name == name) {
                 Some(bar) => bar.value += value,
                 None => {
-                    let cell = self.cell(&self.trace.names().name_of(y), 0);
+                    let cell = self.cell(&self.trace.model().name_of(y), 0);
                     self.bar(&name, part, value, cell);
                 }
             }
@@ -408,7 +408,7 @@ impl<'a> Way<'a> {
 
     /// A row of a tensor as far as the op that writes it wrote it.
     pub(super) fn own_row(&mut self, region: Region) -> Result<Vec<f64>, TraceError> {
-        let values = self.trace.stored_row(&self.trace.names().name_of(region), self.row)?;
+        let values = self.trace.stored_row(&self.trace.model().name_of(region), self.row)?;
         let edited = self.trace.intervened_row(region, self.row).filter(|_| self.told != Some(region));
         Ok(edited.map_or_else(|| wide(&values), |edited| edited.own(&values)))
     }
@@ -428,7 +428,7 @@ impl<'a> Way<'a> {
     ) -> Result<(), TraceError> {
         let values = self.own_row(region)?;
         let value = self.sum(direction, &values);
-        let cell = self.cell(&self.trace.names().name_of(region), 0);
+        let cell = self.cell(&self.trace.model().name_of(region), 0);
         self.bar(&label, part, value, cell);
         Ok(())
     }
@@ -439,9 +439,9 @@ impl<'a> Way<'a> {
         (x, w, b, y): (Region, Region, Option<Region>, Region),
         (direction, behind): (&[f64], &[f64]),
     ) -> Result<(), TraceError> {
-        let from = self.trace.names().name_of(x);
-        let (d, fine) = (self.trace.names().config.d_value(), self.unit);
-        let Some(Module { block: Some(block), part }) = self.trace.names().tensor(&from).map(|t| t.module) else {
+        let from = self.trace.model().name_of(x);
+        let (d, fine) = (self.trace.model().config.d_value(), self.unit);
+        let Some(Module { block: Some(block), part }) = self.trace.model().tensor(&from).map(|t| t.module) else {
             return self.project((x, w, b), direction); // the embedding's
         };
         let (what, whole, wide) = match part {
@@ -497,7 +497,7 @@ impl<'a> Way<'a> {
     fn bias(&mut self, bias: Option<Region>, label: &str, direction: &[f64]) -> Result<(), TraceError> {
         let Some(bias) = bias else { return Ok(()) };
         let values = self.trace.table_rows(bias, 0..1)?;
-        let cell = Cell { name: self.trace.names().name_of(bias), at: vec![0] };
+        let cell = Cell { name: self.trace.model().name_of(bias), at: vec![0] };
         let value = self.sum(direction, &wide(&values));
         self.bar(label, ModelPart::Other, value, cell);
         Ok(())
@@ -507,7 +507,7 @@ impl<'a> Way<'a> {
     fn project(&mut self, (x, w, b): (Region, Region, Option<Region>), direction: &[f64]) -> Result<(), TraceError> {
         let read = self.read_through(w, direction)?;
         self.pass(x, read);
-        let name = b.map_or(String::new(), |b| self.trace.names().name_of(b));
+        let name = b.map_or(String::new(), |b| self.trace.model().name_of(b));
         let label = match in_block(&name) {
             Some((block, own)) if own.contains("qkv") => format!("L{block} value bias"),
             Some((block, _)) => format!("L{block} MLP's input bias"),
@@ -529,7 +529,7 @@ fn kept(draws: Draws, row: usize, cols: usize) -> impl Iterator<Item = f64> {
 }
 
 /// A norm's gains as they are applied.
-fn gains(trace: &LayerTrace, gain: Option<Region>, less_one: bool) -> Result<Option<Vec<f32>>, TraceError> {
+fn gains(trace: &Trace, gain: Option<Region>, less_one: bool) -> Result<Option<Vec<f32>>, TraceError> {
     let applied = |gains: Vec<f32>| gains.into_iter().map(|gain| norm::applied(gain, less_one)).collect();
     Ok(gain.map(|gain| trace.table_rows(gain, 0..1)).transpose()?.map(applied))
 }
@@ -557,12 +557,12 @@ fn through_norm(mut v: Vec<f64>, gain: Option<&[f32]>, scale: f64, kind: NormKin
 /// What the head's matrix reads of vectors that are added to the tensor `from` at a row, by the direct way: through sums and norms alone, these
 /// as they are in this run. None where there is no such way.
 pub(super) fn direct_way(
-    trace: &mut LayerTrace,
+    trace: &Trace,
     from: Region,
     vectors: Vec<Vec<f64>>,
     row: usize,
 ) -> Result<Option<Vec<Vec<f64>>>, TraceError> {
-    let ops: Vec<Op> = trace.names().ops().iter().copied().collect();
+    let ops: Vec<Op> = trace.model().ops().iter().copied().collect();
     // which tensors lie on a way to the head
     let mut ways = HashSet::new();
     for op in ops.iter().rev() {
@@ -575,7 +575,7 @@ pub(super) fn direct_way(
             _ => {}
         }
     }
-    let edited = |trace: &LayerTrace, y: Region, vectors: Vec<Vec<f64>>| match trace.intervened_row(y, row) {
+    let edited = |trace: &Trace, y: Region, vectors: Vec<Vec<f64>>| match trace.intervened_row(y, row) {
         Some(edited) => scaled(vectors, |i| edited.kept[i]),
         None => vectors,
     };
@@ -596,7 +596,7 @@ pub(super) fn direct_way(
             }),
             Op::Scale { x, factor, .. } => at.get(&x).cloned().map(|vectors| scaled(vectors, |_| f64::from(factor))),
             Op::Norm { kind, x, gain, less_one, scale: Some(scale), .. } if at.contains_key(&x) => {
-                let name = trace.names().name_of(scale);
+                let name = trace.model().name_of(scale);
                 let scale = f64::from(trace.stored_row(&name, row)?[0]);
                 let gains = gains(trace, gain, less_one)?;
                 let vectors = at[&x].clone().into_iter();

@@ -2,7 +2,7 @@
 
 use super::TraceError;
 use super::explain::lse;
-use super::layers::{LayerTrace, OUTPUTS};
+use super::{OUTPUTS, Trace};
 use limpid_core::numeric::math;
 
 /// Two runs, row by row of their batches.
@@ -19,15 +19,15 @@ pub struct TraceComparison {
 /// Compares a run with a second one.
 ///
 /// # Errors
-/// As [`LayerTrace::logits`], and if the runs do not have the same number of sequences and tokens.
-pub fn compare(a: &mut LayerTrace, b: &mut LayerTrace) -> Result<TraceComparison, TraceError> {
-    let size = |trace: &LayerTrace| [trace.batch().spans.len(), trace.batch().spans[0].rows];
+/// As [`Trace::logits`], and if the runs do not have the same number of sequences and tokens.
+pub fn compare(a: &Trace, b: &Trace) -> Result<TraceComparison, TraceError> {
+    let size = |trace: &Trace| [trace.batch().spans.len(), trace.batch().spans[0].rows];
     let ([n, t], [other, length]) = (size(a), size(b));
     if [n, t] != [other, length] {
         let what = format!("runs are compared token by token: one has {n} of {t}, the other {other} of {length}");
         return Err(TraceError::Batch { what });
     }
-    let (first, second) = (a.names().config.clone(), b.names().config.clone());
+    let (first, second) = (a.model().config.clone(), b.model().config.clone());
     let (c, v, rows) = (first.d_model, first.vocab_size, n * t);
     let mut stream = (c == second.d_model).then(Vec::new);
     if let Some(stages) = &mut stream {

@@ -7,10 +7,10 @@
 
 mod attention;
 
+use super::Trace;
 use super::curve::ActivationCurve;
 use super::interventions::{NumberAction, NumberPlace};
 use super::json::number;
-use super::layers::LayerTrace;
 use super::{TraceError, unknown};
 use crate::names::{self, Derived};
 use limpid_base::plural::plural;
@@ -27,7 +27,7 @@ use std::borrow::Cow;
 /// The most terms that an explanation shows, all parts together.
 pub const TERMS: usize = 64;
 
-/// One number of a tensor: its index has the order of [`LayerTrace::shape`].
+/// One number of a tensor: its index has the order of [`Trace::shape`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// The tensor's name.
@@ -196,8 +196,8 @@ pub struct Explanation {
 /// Explains a cell of a tensor, of a parameter or of what is derived of them.
 ///
 /// # Errors
-/// As [`LayerTrace::get`], and if the index is outside.
-pub fn explain(trace: &mut LayerTrace, name: &str, at: &[usize]) -> Result<Explanation, TraceError> {
+/// As [`Trace::get`], and if the index is outside.
+pub fn explain(trace: &Trace, name: &str, at: &[usize]) -> Result<Explanation, TraceError> {
     if name.ends_with(".grad") {
         return Err(TraceError::NoBackward { name: name.into() });
     }
@@ -207,7 +207,7 @@ pub fn explain(trace: &mut LayerTrace, name: &str, at: &[usize]) -> Result<Expla
         return Err(TraceError::Batch { what });
     }
     let cell = Cell { name: name.into(), at: at.to_vec() };
-    let formula = names::formula(trace.names(), name);
+    let formula = names::formula(trace.model(), name);
     let batch_axes = axes.first() == Some(&"batch");
     let (b, pos) = match axes[..] {
         _ if !batch_axes => (0, 0),
@@ -385,7 +385,7 @@ const LOG_SUM: &str = "the log of the sum of exponentials";
 
 /// The row that a cell is in.
 struct Explainer<'a> {
-    trace: &'a mut LayerTrace,
+    trace: &'a Trace,
     row: usize,
     b: usize,
     pos: usize,
@@ -399,18 +399,18 @@ impl Explainer<'_> {
             let what = format!("The id of the token at position {pos}, from the tokenizer; it is not computed.");
             return Ok((id as f32, "input", Draft::new(what)));
         }
-        if let Some(param) = self.trace.names().param(name) {
+        if let Some(param) = self.trace.model().param(name) {
             let (region, matrix) = (param.region, param.is_matrix());
             let feature = param.order.map_or(at[0], |order| order.stored(at[0]));
             let (row, col) = if matrix { (feature, at[1]) } else { (0, feature) };
             let value = self.trace.table_rows(region, row..row + 1)?[col];
             return Ok((value, "parameter", Draft::new("A parameter: it is learned, not computed.")));
         }
-        let Some(tensor) = self.trace.names().tensor(name).cloned() else {
-            let derived = names::derivation(self.trace.names(), name);
-            return self.derived(name, at, derived.ok_or_else(|| unknown(self.trace.names(), name))?);
+        let Some(tensor) = self.trace.model().tensor(name).cloned() else {
+            let derived = names::derivation(self.trace.model(), name);
+            return self.derived(name, at, derived.ok_or_else(|| unknown(self.trace.model(), name))?);
         };
-        let op = self.trace.names().ops()[self.trace.maker(tensor.region)];
+        let op = self.trace.model().ops()[self.trace.maker(tensor.region)];
         if let (Axes::Scores, Op::Attend { .. }) = (tensor.axes, op) {
             let [head, query, key] = [at[1], at[2], at[3]];
             let value = self.score(name, head, query, key..key + 1)?[0];
@@ -424,8 +424,8 @@ impl Explainer<'_> {
             return Ok((value, changed_op(op, &changes), draft.changed(&changes)));
         }
         let col = match tensor.axes {
-            Axes::Heads => at[1] * self.trace.names().config.d_head() + at[3],
-            Axes::Values => at[1] * self.trace.names().config.d_value() + at[3],
+            Axes::Heads => at[1] * self.trace.model().config.d_head() + at[3],
+            Axes::Values => at[1] * self.trace.model().config.d_value() + at[3],
             Axes::Position => 0,
             _ => at[2],
         };
@@ -501,7 +501,7 @@ impl Explainer<'_> {
     ) -> Result<(f32, &'static str, Draft), TraceError> {
         match derived {
             Derived::Part { param, rows } => {
-                let named = self.trace.names();
+                let named = self.trace.model();
                 let own = named.param(&param).ok_or_else(|| unknown(named, name))?;
                 let (matrix, d) = (own.is_matrix(), named.config.heads().features(&rows));
                 let row = rows.start + at[0] * d + at[at.len() - 1];
@@ -517,18 +517,18 @@ impl Explainer<'_> {
                 Ok((value * factor, "scale", draft))
             }
             Derived::Mean { stats, .. } => {
-                let op = self.trace.names().ops()[self.trace.maker(stats)];
+                let op = self.trace.model().ops()[self.trace.maker(stats)];
                 let value = self.trace.stored_row(name, self.row)?[0];
                 Ok((value, op.name(), self.norm(op, None, 0)?))
             }
             Derived::Lse { lse } => {
-                let op = self.trace.names().ops()[self.trace.maker(lse)];
+                let op = self.trace.model().ops()[self.trace.maker(lse)];
                 let value = self.trace.stored_row(name, self.row)?[at[2]];
                 Ok((value, op.name(), self.attend(op, lse, (at[2], at[1]), 0)?))
             }
             Derived::Unscaled { op } => {
                 let [head, query, key] = [at[1], at[2], at[3]];
-                let op = self.trace.names().ops()[op];
+                let op = self.trace.model().ops()[op];
                 let value = self.score(name, head, query, key..key + 1)?[0];
                 Ok((value, op.name(), self.products(op, head, query, key)?))
             }
@@ -543,7 +543,7 @@ impl Explainer<'_> {
     }
 
     fn cell_in(&self, region: Region, row: usize, col: usize) -> Cell {
-        let (named, length) = (self.trace.names(), self.trace.batch().spans[0].rows);
+        let (named, length) = (self.trace.model(), self.trace.batch().spans[0].rows);
         let (b, t) = (row / length, row % length);
         let wide = |axes: Axes| match axes {
             Axes::Heads => Some(named.config.d_head()),
@@ -567,8 +567,8 @@ impl Explainer<'_> {
     fn values_of(&mut self, region: Region, row: usize) -> Result<Vec<f32>, TraceError> {
         // of the whole region, where parts of it have names too
         let whole = |tensor: &&limpid_core::model::Tensor| tensor.region == region && tensor.cols == (0..region.cols);
-        let name = self.trace.names().tensors.iter().find(whole).map(|tensor| tensor.name.clone());
-        let name = name.unwrap_or_else(|| self.trace.names().name_of(region));
+        let name = self.trace.model().tensors.iter().find(whole).map(|tensor| tensor.name.clone());
+        let name = name.unwrap_or_else(|| self.trace.model().name_of(region));
         self.trace.stored_row(&name, row)
     }
 
@@ -579,12 +579,12 @@ impl Explainer<'_> {
     /// An element of a parameter with one row.
     fn element(&mut self, region: Region, col: usize) -> Result<Operand, TraceError> {
         let value = self.trace.table_rows(region, 0..1)?[col];
-        Ok(found(value, Cell { name: self.trace.names().name_of(region), at: vec![self.shown(region, col)] }))
+        Ok(found(value, Cell { name: self.trace.model().name_of(region), at: vec![self.shown(region, col)] }))
     }
 
     /// Where a parameter's row, or a vector's element, is shown.
     fn shown(&self, region: Region, row: usize) -> usize {
-        let param = self.trace.names().params.iter().find(|param| param.region == region);
+        let param = self.trace.model().params.iter().find(|param| param.region == region);
         param.and_then(|param| param.order).map_or(row, |order| order.shown(row))
     }
 
@@ -605,11 +605,11 @@ impl Explainer<'_> {
         let batch = self.trace.batch();
         let (id, t) = (batch.tokens[self.row] as usize, batch.positions[self.row] as usize);
         let segment = batch.segments.get(self.row).map_or(0, |id| *id as usize);
-        let named = self.trace.names();
+        let named = self.trace.model();
         let (places, c) = (named.config.positions, named.config.d_embed());
         let of_table = |explainer: &Self, table: Region, row: usize| -> Result<Operand, TraceError> {
             let value = explainer.trace.table_rows(table, row..row + 1)?[col];
-            Ok(found(value, Cell { name: explainer.trace.names().name_of(table), at: vec![row, col] }))
+            Ok(found(value, Cell { name: explainer.trace.model().name_of(table), at: vec![row, col] }))
         };
         if token == Some(region) {
             let what = format!("Token {id} has row {id} of the token table; this is its column {col}.");
@@ -655,7 +655,7 @@ impl Explainer<'_> {
         let Op::Norm { kind, eps, x, gain, offset, less_one, normalized, scale, .. } = op else {
             return Ok(Draft::default());
         };
-        let (named, b, pos) = (self.trace.names(), self.b, self.pos);
+        let (named, b, pos) = (self.trace.model(), self.b, self.pos);
         let base = scale.map_or(String::new(), |scale| named.name_of(scale).replace("hook_scale", ""));
         let near = |hook: &str, col: usize| Cell { name: format!("{base}{hook}"), at: vec![b, pos, col] };
         let of = named.name_of(x);
@@ -708,7 +708,7 @@ impl Explainer<'_> {
 
     fn linear(&mut self, x: Region, w: Region, bias: Option<Region>, col: usize) -> Result<Draft, TraceError> {
         let (xs, ws) = (self.values(x)?, self.trace.table_rows(w, col..col + 1)?);
-        let (from, weight) = (self.trace.names().name_of(x), self.trace.names().name_of(w));
+        let (from, weight) = (self.trace.model().name_of(x), self.trace.model().name_of(w));
         let unit = if from.ends_with("mlp.hook_post") {
             "unit"
         } else if from.ends_with("hook_lora_A") {
@@ -717,8 +717,8 @@ impl Explainer<'_> {
             "dimension"
         };
         // where the parts of a fused weight have names of their own
-        let (heads, own) = (self.trace.names().config.heads(), self.shown(w, col));
-        let fused = self.trace.names().param(&weight);
+        let (heads, own) = (self.trace.model().config.heads(), self.shown(w, col));
+        let fused = self.trace.model().param(&weight);
         let fused = fused.filter(|p| (p.module.part, p.role) == (Component::Qkv, ParamRole::Weight));
         let part = fused.and_then(|param| {
             let (letter, rows) =

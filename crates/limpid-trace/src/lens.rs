@@ -3,8 +3,8 @@
 //! Stage 0 is the stream before the first block, stage l the stream after block l - 1. Each is read with the final norm, if the model has one,
 //! and the head. All stages of all rows run through the head together, so a lens costs what as many predictions cost.
 
+use super::Trace;
 use super::TraceError;
-use super::layers::LayerTrace;
 use super::predict::{Guess, Prediction};
 use limpid_core::ops::IGNORE;
 
@@ -38,12 +38,12 @@ pub fn stages(blocks: usize) -> Vec<String> {
 }
 
 /// The residual stream of some rows of the batch at some stages: of each row all stages, one after the other.
-fn streams(trace: &mut LayerTrace, rows: &[usize], stages: &[usize]) -> Result<Vec<f32>, TraceError> {
+fn streams(trace: &Trace, rows: &[usize], stages: &[usize]) -> Result<Vec<f32>, TraceError> {
     trace.check_rows(rows)?;
-    let c = trace.names().config.d_model;
+    let c = trace.model().config.d_model;
     let mut vectors = vec![0.0; rows.len() * stages.len() * c];
     for (place, stage) in stages.iter().enumerate() {
-        let stream = trace.get(&trace.stream(*stage))?;
+        let stream = trace.shared(&trace.stream(*stage))?;
         for (n, row) in rows.iter().enumerate() {
             vectors[(n * stages.len() + place) * c..][..c].copy_from_slice(&stream.values[row * c..][..c]);
         }
@@ -56,8 +56,8 @@ fn streams(trace: &mut LayerTrace, rows: &[usize], stages: &[usize]) -> Result<V
 ///
 /// # Errors
 /// As [`lens`].
-pub fn guesses(trace: &mut LayerTrace, rows: &[usize]) -> Result<Vec<Guess>, TraceError> {
-    let order: Vec<usize> = (0..=trace.names().config.n_layer).collect();
+pub fn guesses(trace: &Trace, rows: &[usize]) -> Result<Vec<Guess>, TraceError> {
+    let order: Vec<usize> = (0..=trace.model().config.n_layer).collect();
     let vectors = streams(trace, rows, &order)?;
     let targets = trace.batch().targets.clone();
     let mut all = vec![];
@@ -71,9 +71,9 @@ pub fn guesses(trace: &mut LayerTrace, rows: &[usize]) -> Result<Vec<Guess>, Tra
 /// Reads every stage of some rows of the batch, with the `most` likeliest tokens of each.
 ///
 /// # Errors
-/// As [`LayerTrace::logits`], and if a row is outside.
-pub fn lens(trace: &mut LayerTrace, rows: &[usize], most: usize) -> Result<Vec<LensRow>, TraceError> {
-    let last = trace.names().config.n_layer;
+/// As [`Trace::logits`], and if a row is outside.
+pub fn lens(trace: &Trace, rows: &[usize], most: usize) -> Result<Vec<LensRow>, TraceError> {
+    let last = trace.model().config.n_layer;
     // the last stage comes first: the others are compared with it
     let order: Vec<usize> = std::iter::once(last).chain(0..last).collect();
     let vectors = streams(trace, rows, &order)?;

@@ -1,13 +1,13 @@
 //! A run with any mask: a table says one by one which keys each query sees. No fused attention takes such a mask, so the op runs as ever,
 //! and then its scores, weights and context are computed anew, in f64 as the reference backend does, and written over its own.
 
-use super::{Trace, TraceError, fits};
+use super::run::fits;
+use super::{Keep, Trace, TraceError};
 use limpid_core::backend::Backend;
 use limpid_core::kernels::attend::reference;
 use limpid_core::kernels::dropout::{Draws, weight_index};
 use limpid_core::model::Model;
 use limpid_core::ops::{Batch, Op, Region};
-use std::borrow::Cow;
 use std::str::FromStr;
 
 /// Which keys each query sees, (n,n): no query sees none.
@@ -64,19 +64,19 @@ impl FromStr for MaskTable {
     }
 }
 
-impl<'a> Trace<'a> {
+impl Trace {
     /// Runs `batch` forward with `mask` in place of the model's: neither that nor padding hides anything. All else is as in
     /// [`Trace::run`]; there is no backward pass.
     ///
     /// # Errors
     /// As [`Trace::run`], and if the mask is not of the sequences' length.
     pub fn run_masked(
-        model: &'a Model,
-        backend: &'a mut dyn Backend,
+        model: &Model,
+        mut backend: Box<dyn Backend>,
         batch: &Batch,
         mask: MaskTable,
-    ) -> Result<Trace<'a>, TraceError> {
-        let length = fits(model, batch, false)?;
+    ) -> Result<Trace, TraceError> {
+        let length = fits(model, batch, Keep::All)?;
         if mask.n != length {
             let what =
                 format!("the mask is for {} tokens and there are {length}: it has a row and a column for each", mask.n);
@@ -85,9 +85,9 @@ impl<'a> Trace<'a> {
         backend.feed(batch)?;
         for (op, alone) in model.ops().each() {
             backend.forward(alone)?;
-            attend(op, backend, batch, &mask)?;
+            attend(op, &mut *backend, batch, &mask)?;
         }
-        Ok(Trace { model, backend, batch: Cow::Owned(batch.clone()), backward: false, length, mask: Some(mask) })
+        Ok(Trace::of(model, backend, batch, Keep::All, length)?.with_mask(mask))
     }
 }
 

@@ -1,10 +1,10 @@
 //! One feed-forward network at one position: where its units lie on the activation's curve, which of them write most, and which tokens their
 //! writes make likelier.
 
+use super::Trace;
 use super::TraceError;
 use super::attribution::direct_way;
 use super::curve::ActivationCurve;
-use super::layers::LayerTrace;
 use super::ranking::greatest;
 use limpid_core::model::{Component, Module};
 use limpid_core::ops::Op;
@@ -52,19 +52,19 @@ pub struct MlpLook {
 /// Looks at the feed-forward network of a block at a row of the batch: its `units` largest writes with `tokens` tokens each.
 ///
 /// # Errors
-/// As [`LayerTrace::get`], and if the block or the row is outside.
+/// As [`Trace::get`], and if the block or the row is outside.
 pub fn look_at_mlp(
-    trace: &mut LayerTrace,
+    trace: &Trace,
     block: usize,
     row: usize,
     (units, tokens): (usize, usize),
 ) -> Result<MlpLook, TraceError> {
     trace.check_rows(&[row])?;
     let network = Module::block(block).part(Component::FeedForward);
-    let [pre, post] = ["hook_pre", "hook_post"].map(|hook| trace.get(&network.named(hook)));
+    let [pre, post] = ["hook_pre", "hook_post"].map(|hook| trace.shared(&network.named(hook)));
     let (pre, post) = (pre?, post?);
-    let (d_ff, c) = (trace.names().config.d_ff, trace.names().config.d_model);
-    let (f, k) = (trace.names().config.activation, trace.names().config.activation_constants());
+    let (d_ff, c) = (trace.model().config.d_ff, trace.model().config.d_model);
+    let (f, k) = (trace.model().config.activation, trace.model().config.activation_constants());
     let finite = |least: fn(f32, f32) -> f32| pre.values.iter().copied().filter(|v| v.is_finite()).reduce(least);
     let (mut from, mut to) = (f64::from(finite(f32::min).unwrap_or(0.0)), f64::from(finite(f32::max).unwrap_or(0.0)));
     if from == to {
@@ -88,12 +88,12 @@ pub fn look_at_mlp(
     }
     // the product that reads the units
     let inside = network.named("hook_post");
-    let read = trace.names().tensor(&inside).ok_or_else(|| super::unknown(trace.names(), &inside))?.region;
+    let read = trace.model().tensor(&inside).ok_or_else(|| super::unknown(trace.model(), &inside))?.region;
     let product = |op: &Op| match *op {
         Op::Linear { x, w, y, .. } if x == read => Some((w, y)),
         _ => None,
     };
-    let (weight, wrote) = trace.names().ops().iter().find_map(product).expect("a product reads the units");
+    let (weight, wrote) = trace.model().ops().iter().find_map(product).expect("a product reads the units");
     let weights = trace.table_rows(weight, 0..weight.rows)?;
     let mut lengths = vec![0.0; d_ff];
     for row in weights.chunks_exact(d_ff) {
@@ -107,7 +107,7 @@ pub fn look_at_mlp(
         .iter()
         .map(|unit| (0..c).map(|i| f64::from(own_post[*unit]) * f64::from(weights[i * d_ff + unit])).collect())
         .collect();
-    let way = if trace.names().config.lm_head { direct_way(trace, wrote, written, row)? } else { None };
+    let way = if trace.model().config.lm_head { direct_way(trace, wrote, written, row)? } else { None };
     let mut promoted = vec![vec![]; order.len()];
     if let Some(vectors) = way {
         let vectors: Vec<f32> = vectors.into_iter().flatten().map(|v| v as f32).collect();

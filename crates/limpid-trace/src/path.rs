@@ -9,11 +9,11 @@
 
 mod sentences;
 
+use super::Trace;
 use super::attribution::{
     AttributionBar, AttributionUnit, ModelPart, Opening, Way, direct_way, dot, is_rounding, logit, note, times,
 };
 use super::explain::Cell;
-use super::layers::LayerTrace;
 use super::ranking::greatest;
 use super::sheet::Sheet;
 use super::{TraceError, unknown};
@@ -231,8 +231,8 @@ const WORDS: usize = 5;
 /// Goes the way of `hops` from a word, and says what there is to see at its end: at most `most` bars.
 ///
 /// # Errors
-/// As [`LayerTrace::logits`]; if the row or a token is outside, or a hop does not lead on.
-pub fn follow(trace: &mut LayerTrace, asked: PathQuestion, hops: &[Hop], most: usize) -> Result<PathStep, TraceError> {
+/// As [`Trace::logits`]; if the row or a token is outside, or a hop does not lead on.
+pub fn follow(trace: &Trace, asked: PathQuestion, hops: &[Hop], most: usize) -> Result<PathStep, TraceError> {
     let (mut way, mut here) = PathWay::begin(trace, asked, most)?;
     for hop in hops {
         here = way.hop(here, *hop)?;
@@ -244,12 +244,7 @@ pub fn follow(trace: &mut LayerTrace, asked: PathQuestion, hops: &[Hop], most: u
 ///
 /// # Errors
 /// As [`follow`].
-pub fn steps(
-    trace: &mut LayerTrace,
-    asked: PathQuestion,
-    hops: &[Hop],
-    most: usize,
-) -> Result<Vec<PathStep>, TraceError> {
+pub fn steps(trace: &Trace, asked: PathQuestion, hops: &[Hop], most: usize) -> Result<Vec<PathStep>, TraceError> {
     let (mut way, mut here) = PathWay::begin(trace, asked, most)?;
     let mut all = vec![way.shown(&here)?];
     for hop in hops {
@@ -263,7 +258,7 @@ pub fn steps(
 ///
 /// # Errors
 /// As [`follow`].
-pub fn largest(trace: &mut LayerTrace, asked: PathQuestion) -> Result<Vec<Hop>, TraceError> {
+pub fn largest(trace: &Trace, asked: PathQuestion) -> Result<Vec<Hop>, TraceError> {
     let (mut way, mut here) = PathWay::begin(trace, asked, 0)?;
     let mut hops = vec![];
     loop {
@@ -294,7 +289,7 @@ struct Standing {
 }
 
 struct PathWay<'a> {
-    trace: &'a mut LayerTrace,
+    trace: &'a Trace,
     asked: PathQuestion,
     span: Span,
     /// How many bars of a step are shown.
@@ -303,7 +298,7 @@ struct PathWay<'a> {
 
 impl<'a> PathWay<'a> {
     /// The way, and its first step.
-    fn begin(trace: &'a mut LayerTrace, asked: PathQuestion, most: usize) -> Result<(Self, Standing), TraceError> {
+    fn begin(trace: &'a Trace, asked: PathQuestion, most: usize) -> Result<(Self, Standing), TraceError> {
         let PathQuestion { row, target, foil } = asked;
         if foil == Some(target) {
             let what = format!("token {target} is compared with itself: compare it with another token, or with none");
@@ -348,7 +343,7 @@ impl<'a> PathWay<'a> {
             words: LensWords::default(),
             units: 0,
             after: None,
-            gated: self.trace.names().config.ffn_gated,
+            gated: self.trace.model().config.ffn_gated,
             at,
             note: String::new(),
         }
@@ -429,7 +424,7 @@ impl<'a> PathWay<'a> {
 
     fn head(&mut self, here: Standing, (block, head): (usize, usize), value: f64) -> Result<Standing, TraceError> {
         let (read, x, y) = self.read(&here, ModelPart::Attention { block })?;
-        let wide = self.trace.names().config.d_value();
+        let wide = self.trace.model().config.d_value();
         let kept = self.trace.intervened_row(x, here.row).map(|edited| edited.kept);
         let read = kept.map_or_else(|| read.clone(), |kept| times(&read, &kept))[head * wide..][..wide].to_vec();
         let own = self.trace.head(block, self.sequence(), head)?;
@@ -466,7 +461,7 @@ impl<'a> PathWay<'a> {
 
     /// What dropout multiplies a weight with, by its key.
     fn drawn(&self, block: usize, (row, head, n_head): (usize, usize, usize)) -> impl Fn(usize) -> f64 + use<> {
-        let names = self.trace.names();
+        let names = self.trace.model();
         let drop = names.ops()[names.blocks[block].clone()].iter().find_map(|op| match op {
             Op::Attend { drop, .. } => *drop,
             _ => None,
@@ -484,12 +479,12 @@ impl<'a> PathWay<'a> {
         let factor =
             f64::from(here.step.weights[position]) * self.drawn(block, (here.row, head, own.heads.n_head))(position);
         // through the output's matrix to the stream
-        let (wide, ops) = (read.len(), self.trace.names().ops());
+        let (wide, ops) = (read.len(), self.trace.model().ops());
         let product = |op: &Op| match *op {
             Op::Linear { x, w, y: own, .. } if x == z && own == y => Some(w),
             _ => None,
         };
-        let w = ops.iter().find_map(product).ok_or_else(|| unknown(self.trace.names(), "hook_z"))?;
+        let w = ops.iter().find_map(product).ok_or_else(|| unknown(self.trace.model(), "hook_z"))?;
         let weights = self.trace.table_rows(w, 0..w.rows)?;
         let kept = self.trace.intervened_row(z, here.row).map(|edited| edited.kept[head * wide..][..wide].to_vec());
         let value: Vec<f64> = own.qkv.values[row * cols..][values.clone()].iter().map(|v| f64::from(*v)).collect();
@@ -497,11 +492,11 @@ impl<'a> PathWay<'a> {
         let vector = weights.chunks_exact(w.cols).map(|weights| factor * dot(&value, &weights[head * wide..]));
         let vector: Vec<f64> = vector.collect();
         // and back through the matrix of values
-        let qkv = self.trace.names().ops()[self.trace.names().blocks[block].clone()].iter().find_map(|op| match *op {
+        let qkv = self.trace.model().ops()[self.trace.model().blocks[block].clone()].iter().find_map(|op| match *op {
             Op::Attend { qkv, .. } => Some(qkv),
             _ => None,
         });
-        let qkv = qkv.ok_or_else(|| unknown(self.trace.names(), "hook_qkv"))?;
+        let qkv = qkv.ok_or_else(|| unknown(self.trace.model(), "hook_qkv"))?;
         let mut direction = vec![0.0; cols];
         direction[values].iter_mut().zip(read).for_each(|(to, read)| *to = factor * read);
         let group = own.heads.group();
@@ -533,7 +528,7 @@ impl<'a> PathWay<'a> {
 
     fn network(&mut self, here: Standing, block: usize, value: f64) -> Result<Standing, TraceError> {
         let (read, x, y) = self.read(&here, ModelPart::Mlp { block })?;
-        let name = self.trace.names().name_of(x);
+        let name = self.trace.model().name_of(x);
         let post = Way::new(self.trace, here.row, AttributionUnit::Head).own_row(x)?;
         let place = [self.sequence(), here.row - self.span.row];
         let bar = |(unit, (read, post)): (usize, (&f64, &f64))| AttributionBar {
@@ -548,7 +543,7 @@ impl<'a> PathWay<'a> {
         let wrote = Some((y, here.row, self.writes((x, y), &shown, &post)?));
         // a network's number has its bias
         let bias = value - bars.iter().map(|bar| bar.value).sum::<f64>();
-        let config = &self.trace.names().config;
+        let config = &self.trace.model().config;
         if config.ffn_bias {
             let (name, part) = ("bias".into(), ModelPart::Other);
             bars.push(AttributionBar { name, part, value: bias, at: None }.into());
@@ -567,8 +562,8 @@ impl<'a> PathWay<'a> {
             Op::Linear { x: from, w, y: own, .. } if from == x && own == y => Some(w),
             _ => None,
         };
-        let w = self.trace.names().ops().iter().find_map(product);
-        let w = w.ok_or_else(|| unknown(self.trace.names(), "hook_post"))?;
+        let w = self.trace.model().ops().iter().find_map(product);
+        let w = w.ok_or_else(|| unknown(self.trace.model(), "hook_post"))?;
         let weights = self.trace.table_rows(w, 0..w.rows)?;
         let write = |unit: &usize| {
             let column = weights.iter().skip(*unit).step_by(w.cols);
@@ -581,11 +576,11 @@ impl<'a> PathWay<'a> {
         let (StepKind::Mlp { block }, Some((_, x, y))) = (here.step.kind, here.read) else {
             return Err(TraceError::Batch { what: "only an MLP has units".into() });
         };
-        let post = self.trace.stored_row(&self.trace.names().name_of(x), here.row)?;
+        let post = self.trace.stored_row(&self.trace.model().name_of(x), here.row)?;
         let own = Way::new(self.trace, here.row, AttributionUnit::Head).own_row(x)?;
         let wrote = Some((y, here.row, self.writes((x, y), &[unit], &own)?));
         let name = Module::block(block).part(Component::FeedForward).named("hook_pre");
-        let pre = self.trace.names().tensor(&name).ok_or_else(|| unknown(self.trace.names(), &name))?.region;
+        let pre = self.trace.model().tensor(&name).ok_or_else(|| unknown(self.trace.model(), &name))?.region;
         let value = self.trace.stored_row(&name, here.row)?[unit];
         let mut direction = vec![0.0; pre.cols];
         direction[unit] = 1.0;
@@ -601,7 +596,7 @@ impl<'a> PathWay<'a> {
         let Some((_, Opening { x, direction, .. })) = opening else {
             return Err(TraceError::Batch { what: "the path does not go on from there".into() });
         };
-        let at = Cell { name: self.trace.names().name_of(x), at: vec![self.sequence(), here.row - self.span.row, 0] };
+        let at = Cell { name: self.trace.model().name_of(x), at: vec![self.sequence(), here.row - self.span.row, 0] };
         self.written((StepKind::Stream { block }, here.step.toward), here.row, (value, x, direction, false), at)
     }
 }
@@ -619,12 +614,7 @@ fn unit_of(part: ModelPart) -> Option<usize> {
 }
 
 /// What vectors that are added to a tensor at a row do to the logits, by the direct way to the head; nothing where there is no such way.
-fn words(
-    trace: &mut LayerTrace,
-    from: Region,
-    vectors: Vec<Vec<f64>>,
-    row: usize,
-) -> Result<Vec<LensWords>, TraceError> {
+fn words(trace: &Trace, from: Region, vectors: Vec<Vec<f64>>, row: usize) -> Result<Vec<LensWords>, TraceError> {
     let mut all = vec![LensWords::default(); vectors.len()];
     if let Some(vectors) = direct_way(trace, from, vectors, row)? {
         let vectors: Vec<f32> = vectors.into_iter().flatten().map(|v| v as f32).collect();

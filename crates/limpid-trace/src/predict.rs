@@ -1,7 +1,7 @@
 //! What a row of logits says: the likeliest tokens, how uncertain it is, and what it gives to the token that follows.
 
-use super::layers::LayerTrace;
-use super::{Labelled, TraceError};
+use super::Trace;
+use super::{NamedTensor, TraceError};
 use limpid_core::kernels::classify::Row;
 use limpid_core::numeric::math;
 use limpid_core::numeric::simd::Level;
@@ -110,13 +110,13 @@ impl Prediction {
     }
 }
 
-impl LayerTrace {
+impl Trace {
     /// What is predicted after some rows of the batch (sequence by sequence), with `most` candidates each.
     ///
     /// # Errors
-    /// As [`LayerTrace::logits`].
-    pub fn predictions(&mut self, rows: Range<usize>, most: usize) -> Result<Vec<Prediction>, TraceError> {
-        let c = self.names().config.d_model;
+    /// As [`Trace::logits`].
+    pub fn predictions(&self, rows: Range<usize>, most: usize) -> Result<Vec<Prediction>, TraceError> {
+        let c = self.model().config.d_model;
         let last = self.last()?;
         let targets = self.batch().targets.clone();
         let mut all = vec![];
@@ -135,8 +135,8 @@ impl LayerTrace {
     /// The residual stream after the last block.
     ///
     /// # Errors
-    /// As [`LayerTrace::get`].
-    pub fn last(&mut self) -> Result<std::sync::Arc<Labelled>, TraceError> {
-        self.get(&self.stream(self.names().config.n_layer))
+    /// As [`Trace::get`].
+    pub fn last(&self) -> Result<std::sync::Arc<NamedTensor>, TraceError> {
+        self.shared(&self.stream(self.model().config.n_layer))
     }
 }

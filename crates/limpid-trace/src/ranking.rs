@@ -1,9 +1,9 @@
 //! The first few of many: the likeliest tokens, and the rows of a table that are nearest to one of them.
 
-use crate::Labelled;
+use crate::NamedTensor;
 
 /// The `n` rows of `table` (V,C) with the greatest cosine to row `id`, itself left out, the nearest first.
-pub fn nearest_rows(table: &Labelled, id: u32, n: usize) -> Vec<(u32, f64)> {
+pub fn nearest_rows(table: &NamedTensor, id: u32, n: usize) -> Vec<(u32, f64)> {
     let width = table.values.len() / table.shape[0];
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let own = &table.values[id as usize * width..][..width];

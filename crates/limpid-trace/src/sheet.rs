@@ -5,7 +5,7 @@
 //! by strip.
 
 use super::interventions::PlacedWeights;
-use super::{Labelled, heads_in_rows};
+use super::{NamedTensor, heads_in_rows};
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::Heads;
 use limpid_core::kernels::attend::{self, Head, Keys, Stage};
@@ -20,9 +20,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct AttentionHead {
     /// Queries, keys and values of all heads and sequences, (N, (H + 2K) D).
-    pub qkv: Arc<Labelled>,
+    pub qkv: Arc<NamedTensor>,
     /// The log of the sum of exponentials, (N,H).
-    pub lse: Arc<Labelled>,
+    pub lse: Arc<NamedTensor>,
     /// Their numbers.
     pub heads: Heads,
     /// Which head.
@@ -77,7 +77,7 @@ pub struct Sheet {
 enum Cells {
     /// Part of a tensor: where it begins, and the distance of rows.
     Tensor {
-        of: Arc<Labelled>,
+        of: Arc<NamedTensor>,
         at: usize,
         stride: usize,
     },
@@ -100,7 +100,7 @@ impl Sheet {
     ///
     /// # Panics
     /// If the index is outside.
-    pub fn of(tensor: &Arc<Labelled>, index: &[usize]) -> Sheet {
+    pub fn of(tensor: &Arc<NamedTensor>, index: &[usize]) -> Sheet {
         let n = tensor.shape.len();
         let cols = tensor.shape.last().copied().unwrap_or(1);
         if let (Some(_), &[_, pos, heads, d]) = (heads_in_rows(&tensor.axes), &tensor.shape[..]) {

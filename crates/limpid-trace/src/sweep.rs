@@ -14,14 +14,14 @@
 
 mod shown;
 
+use crate::Trace;
 use crate::compare::{divergence, log_softmax};
 use crate::interventions::{
     ColumnAction, InterventionError, Interventions, Numbers, Positions, ResolvedStep, ResolvedSteps, SequenceSteps,
     Source, SourceText, Step, StepPositions, StepSite, WeightAction, position_in,
 };
-use crate::layers::LayerTrace;
 use crate::names::{self, Derived};
-use crate::{Labelled, TraceError};
+use crate::{NamedTensor, TraceError};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
 use limpid_core::config::{Config, ConfigError, axis, unknown};
@@ -275,8 +275,8 @@ impl SweepMetric {
     ///
     /// # Errors
     /// If a token or the position does not exist, or the run fails.
-    pub fn measure(self, at: i64, run: &mut LayerTrace) -> Result<f64, SweepError> {
-        self.check(&run.names().config)?;
+    pub fn measure(self, at: i64, run: &Trace) -> Result<f64, SweepError> {
+        self.check(&run.model().config)?;
         let row = row(at, run.batch().tokens.len())?;
         Ok(Gauge::new(self, row, run)?.read(run)?.into_iter().sum())
     }
@@ -561,9 +561,9 @@ pub struct Sweep {
     /// The metric of the corrupt run.
     pub corrupt: f64,
     /// The metric of each patched run.
-    pub metric: Labelled,
+    pub metric: NamedTensor,
     /// What part of the difference each patch restores: (metric - corrupt) / (clean - corrupt).
-    pub recovered: Labelled,
+    pub recovered: NamedTensor,
     /// The cells that restore the most, the first one first; where none restores anything, those that lead furthest away.
     pub peaks: Vec<SweepPeak>,
 }
@@ -589,11 +589,11 @@ struct Gauge {
 }
 
 impl Gauge {
-    fn new(metric: SweepMetric, row: usize, clean: &mut LayerTrace) -> Result<Gauge, SweepError> {
+    fn new(metric: SweepMetric, row: usize, clean: &Trace) -> Result<Gauge, SweepError> {
         let mut logs = vec![];
         if metric == SweepMetric::Divergence {
             let last = clean.last()?;
-            let c = clean.names().config.d_model;
+            let c = clean.model().config.d_model;
             clean.logits(&last.values[row * c..(row + 1) * c], |_, logits| logs = log_softmax(logits))?;
         }
         Ok(Gauge { metric, row, targets: clean.batch().targets.clone(), clean: logs })
@@ -621,8 +621,8 @@ impl Gauge {
     }
 
     /// The metric of each sequence of a run.
-    fn read(&self, run: &mut LayerTrace) -> Result<Vec<f64>, TraceError> {
-        let (last, c, rows) = (run.last()?, run.names().config.d_model, self.rows());
+    fn read(&self, run: &Trace) -> Result<Vec<f64>, TraceError> {
+        let (last, c, rows) = (run.last()?, run.model().config.d_model, self.rows());
         let mut vectors = vec![];
         for sequence in run.batch().spans.clone() {
             rows.iter().for_each(|row| vectors.extend_from_slice(&last.values[(sequence.row + row) * c..][..c]));
@@ -633,7 +633,7 @@ impl Gauge {
     }
 
     /// The metric of both runs.
-    fn ends(&self, [clean, corrupt]: [&mut LayerTrace; 2]) -> Result<[f64; 2], SweepError> {
+    fn ends(&self, [clean, corrupt]: [&Trace; 2]) -> Result<[f64; 2], SweepError> {
         let ends = [self.read(clean)?[0], self.read(corrupt)?[0]];
         for (run, value) in ["clean", "corrupt"].into_iter().zip(ends) {
             if !value.is_finite() {
@@ -651,8 +651,8 @@ impl Gauge {
     }
 
     /// How far rounding may move the metric of a run: as far as it moves the largest logits, and a divergence by the square of that.
-    fn noise(&self, run: &mut LayerTrace) -> Result<f64, TraceError> {
-        let (last, c) = (run.last()?, run.names().config.d_model);
+    fn noise(&self, run: &Trace) -> Result<f64, TraceError> {
+        let (last, c) = (run.last()?, run.model().config.d_model);
         let rows: Vec<f32> = self.rows().iter().flat_map(|row| last.values[row * c..(row + 1) * c].to_vec()).collect();
         let mut largest = 0.0f32;
         run.logits(&rows, |_, logits| largest = logits.iter().fold(largest, |most, v| most.max(v.abs())))?;
@@ -664,8 +664,8 @@ impl Gauge {
 /// A site of a layer with its values in both runs.
 struct SiteValues {
     site: StepSite,
-    clean: Arc<Labelled>,
-    corrupt: Arc<Labelled>,
+    clean: Arc<NamedTensor>,
+    corrupt: Arc<NamedTensor>,
     /// What writes to the stream between the site and the receiver, and so keeps what it writes in the corrupt run.
     frozen: Vec<(String, ResolvedStep)>,
 }
@@ -674,9 +674,9 @@ impl SiteValues {
     fn new(
         (question, to): (&SweepQuestion, Option<&StepSite>),
         layer: usize,
-        [clean, corrupt]: [&mut LayerTrace; 2],
+        [clean, corrupt]: [&Trace; 2],
     ) -> Result<SiteValues, SweepError> {
-        let named = clean.names();
+        let named = clean.model();
         let site = find(named, &question.tensor(named, layer))?;
         let own = question.site.heads(&named.config).map(|_| SweepSite::AttnOut.patched(named, layer));
         let mut between = vec![];
@@ -691,10 +691,10 @@ impl SiteValues {
         }
         let mut frozen = vec![];
         for branch in between {
-            let values = corrupt.get(&branch.name)?;
+            let values = corrupt.shared(&branch.name)?;
             frozen.push((branch.name.clone(), patch(&branch, None, 0..question.clean.len(), &values)?));
         }
-        let [clean, corrupt] = [clean, corrupt].map(|run| run.get(&site.name));
+        let [clean, corrupt] = [clean, corrupt].map(|run| run.shared(&site.name));
         Ok(SiteValues { site, clean: clean?, corrupt: corrupt?, frozen })
     }
 
@@ -740,8 +740,8 @@ impl SiteValues {
         let (tokens, at) = (self.clean.shape[2], cell.positions.start);
         let mut values = vec![0.0; tokens * tokens];
         values[at * tokens..(at + 1) * tokens].copy_from_slice(&self.patched_row(cell));
-        let Labelled { name, axes, .. } = (*self.clean).clone();
-        let pattern = Labelled { name, axes, shape: vec![1, 1, tokens, tokens], values };
+        let NamedTensor { name, axes, .. } = (*self.clean).clone();
+        let pattern = NamedTensor { name, axes, shape: vec![1, 1, tokens, tokens], values };
         patch(&self.site, heads.as_deref(), cell.positions.clone(), &Arc::new(pattern))
     }
 
@@ -770,7 +770,7 @@ fn patch(
     site: &StepSite,
     heads: Option<&[usize]>,
     at: Range<usize>,
-    from: &Arc<Labelled>,
+    from: &Arc<NamedTensor>,
 ) -> Result<ResolvedStep, InterventionError> {
     let positions = StepPositions::These(at.clone().map(|at| at as i64).collect());
     if site.is_pattern() {
@@ -790,11 +790,11 @@ pub fn copies(one: &Batch, n: usize) -> Batch {
 /// What a sweep runs on: both runs, and a batch of copies of the corrupt prompt whose sequences `sequences` changes.
 pub struct SweepRuns<'a> {
     /// The clean run.
-    pub clean: &'a mut LayerTrace,
+    pub clean: &'a Trace,
     /// The corrupt run.
-    pub corrupt: &'a mut LayerTrace,
+    pub corrupt: &'a Trace,
     /// Copies of the corrupt prompt.
-    pub copies: &'a mut LayerTrace,
+    pub copies: &'a mut Trace,
     /// Which of them are changed.
     pub sequences: &'a SequenceSteps,
 }
@@ -811,8 +811,8 @@ impl SweepRuns<'_> {
     ) -> Result<Sweep, SweepError> {
         let gauge = Gauge::new(question.metric, question.row()?, self.clean)?;
         let ends = gauge.ends([self.clean, self.corrupt])?;
-        let config = self.clean.names().config.clone();
-        let (cells, to) = (question.cells(&config), question.receiver(self.clean.names())?);
+        let config = self.clean.model().config.clone();
+        let (cells, to) = (question.cells(&config), question.receiver(self.clean.model())?);
         let mut grid = Findings::new(question, to.as_ref(), ends);
         for layer in 0..config.n_layer {
             let values = SiteValues::new((question, to.as_ref()), layer, [self.clean, self.corrupt])?;
@@ -841,7 +841,7 @@ impl SweepRuns<'_> {
     /// Begins runs before a layer, each with the patch of a cell.
     fn run(&mut self, (layer, values): (usize, &SiteValues), cells: &[&Cell]) -> Result<(), SweepError> {
         let tokens = self.corrupt.batch().tokens.clone();
-        let stream = self.corrupt.get(&self.corrupt.stream(layer))?;
+        let stream = self.corrupt.shared(&self.corrupt.stream(layer))?;
         let mut begun = vec![];
         for (n, cell) in cells.iter().enumerate() {
             let first = begun.len();
@@ -857,20 +857,20 @@ impl SweepRuns<'_> {
     /// Begins the runs again, of which nothing is changed but what the receiver was in them.
     fn receive(&mut self, to: &StepSite, heads: Option<&[usize]>) -> Result<(), SweepError> {
         let tokens = self.corrupt.batch().tokens.clone();
-        let received = self.copies.get(&to.name)?;
+        let received = self.copies.shared(&to.name)?;
         let n = self.copies.batch().spans.len();
         let mut shape = received.shape.clone();
         shape[0] = 1;
         for (n, values) in received.values.chunks_exact(received.values.len() / n).enumerate() {
-            let Labelled { name, axes, .. } = &*received;
+            let NamedTensor { name, axes, .. } = &*received;
             let one =
-                Labelled { name: name.clone(), axes: axes.clone(), shape: shape.clone(), values: values.to_vec() };
+                NamedTensor { name: name.clone(), axes: axes.clone(), shape: shape.clone(), values: values.to_vec() };
             let steps: ResolvedSteps = [patch(to, heads, 0..tokens.len(), &Arc::new(one))?].into_iter().collect();
             self.sequences.insert(n as u32, Arc::new(steps.on(&tokens, tokens.len())?));
         }
-        let blocks = &self.corrupt.names().blocks;
+        let blocks = &self.corrupt.model().blocks;
         let layer = blocks.iter().position(|block| block.contains(&to.op())).unwrap_or(0);
-        let stream = self.corrupt.get(&self.corrupt.stream(layer))?;
+        let stream = self.corrupt.shared(&self.corrupt.stream(layer))?;
         Ok(self.copies.restart(copies(self.corrupt.batch(), n), layer, &stream.values.repeat(n))?)
     }
 }
@@ -888,14 +888,14 @@ impl SweepEstimate {
     ///
     /// # Errors
     /// If the question has no answer on this model, its metric is the KL divergence, or a run fails.
-    pub fn new(question: &SweepQuestion, [clean, corrupt]: [&mut LayerTrace; 2]) -> Result<SweepEstimate, SweepError> {
+    pub fn new(question: &SweepQuestion, [clean, corrupt]: [&Trace; 2]) -> Result<SweepEstimate, SweepError> {
         if question.to.is_some() {
             let what = "an estimate adds up all paths: run the sweep itself, or leave the receiver out";
             return Err(SweepError::Question { what: what.into() });
         }
         let gauge = Gauge::new(question.metric, question.row()?, clean)?;
         let losses =
-            question.metric.losses(&clean.names().config, (corrupt.batch(), &gauge.targets), question.position)?;
+            question.metric.losses(&clean.model().config, (corrupt.batch(), &gauge.targets), question.position)?;
         let ends = gauge.ends([clean, corrupt])?;
         Ok(SweepEstimate { losses, ends })
     }
@@ -912,10 +912,10 @@ impl SweepEstimate {
     pub fn sweep(
         self,
         question: &SweepQuestion,
-        [clean, corrupt]: [&mut LayerTrace; 2],
-        slopes: &[Vec<Labelled>],
+        [clean, corrupt]: [&Trace; 2],
+        slopes: &[Vec<NamedTensor>],
     ) -> Result<Sweep, SweepError> {
-        let config = clean.names().config.clone();
+        let config = clean.model().config.clone();
         let (cells, worth) = (question.cells(&config), self.losses.iter().map(|(_, worth)| *worth));
         let mut grid = Findings::new(question, None, self.ends);
         for layer in 0..config.n_layer {
@@ -990,7 +990,7 @@ impl<'a> Findings<'a> {
 
     fn sweep(self, config: &Config) -> Sweep {
         let (axes, shape) = self.question.grid(config);
-        let of = |name: &str, values: Vec<f32>| Labelled {
+        let of = |name: &str, values: Vec<f32>| NamedTensor {
             name: format!("{name} by {}", self.question.site.name()),
             axes: axes.clone(),
             shape: shape.clone(),

@@ -3,7 +3,7 @@ use limpid::{Error, Lm};
 
 /// For each token the place that it attends to most, in one head.
 pub fn attends_to(lm: &Lm, text: &str, block: usize, head: usize) -> Result<Vec<usize>, Error> {
-    let pattern = lm.trace(text, |trace| trace.get(&format!("blocks.{block}.attn.hook_pattern")))?;
+    let pattern = lm.trace(text)?.get(&format!("blocks.{block}.attn.hook_pattern"))?;
     let rows = pattern.slice("head", head).expect("the model has this head"); // [batch query_pos key_pos]
     let most = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0);
     Ok(rows.values.chunks(rows.shape[2]).map(most).collect())

@@ -5,14 +5,12 @@ use crate::Lm;
 use crate::checkpoint::{ControlVector, NamedArray, write_arrays, write_text};
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model};
+use crate::trace::Keep;
 use crate::trace::directions::{DirectionMethod, FoundDirection};
 use crate::trace::interventions::{Direction, InterventionError, Interventions, Numbers, Step, StepSite, position_in};
 use limpid_base::plural::plural;
 use std::path::Path;
 use std::str::FromStr;
-
-/// Bytes that tensors of a run may take while they are read.
-const SEEN: usize = 64 << 20;
 
 /// Why a direction cannot be found or kept.
 #[derive(Debug, thiserror::Error)]
@@ -168,9 +166,9 @@ impl Lm {
         let mut rows: Vec<[Vec<Vec<f64>>; 2]> = vec![Default::default(); sites.len()];
         for pair in &question.pairs {
             for (side, ids) in pair.iter().enumerate() {
-                let mut run = self.trace_layers(ids, SEEN)?;
+                let run = self.trace_ids(ids, Keep::default())?;
                 for ((_, site, shown), rows) in sites.iter().zip(&mut rows) {
-                    let tensor = run.get(&site.name)?;
+                    let tensor = run.shared(&site.name)?;
                     let row = row(&tensor.values, tensor.shape[1], (question.position, shown))?;
                     if row.iter().any(|v| !v.is_finite()) {
                         return Err(Error::NotFinite { weight: self.damaged(&named)? });

@@ -10,15 +10,12 @@ use crate::trace::interventions::{
     Action, ColumnAction, Direction, InterventionError, Interventions, Numbers, Positions, ResolvedStep, ResolvedSteps,
     Source, SourceText, Step, StepPositions, StepSite, WeightAction, position_in,
 };
-use crate::trace::layers::LayerTrace;
-use crate::trace::{Labelled, TraceError};
+use crate::trace::{Keep, Trace};
+use crate::trace::{NamedTensor, TraceError};
 use limpid_base::budget::Budget;
 use std::sync::Arc;
 
 pub(crate) mod files;
-
-/// Bytes that tensors of a source run may take while they are read.
-const SEEN: usize = 64 << 20;
 
 /// The steps of a list held against a model, one after another.
 pub(crate) struct Resolver {
@@ -26,7 +23,7 @@ pub(crate) struct Resolver {
     lm: Lm,
     named: Model,
     /// Runs of sources: their tokens, their steps, and their traces.
-    runs: Vec<(Vec<u32>, Option<Interventions>, LayerTrace)>,
+    runs: Vec<(Vec<u32>, Option<Interventions>, Trace)>,
     budget: Arc<Budget>,
 }
 
@@ -196,7 +193,7 @@ impl Resolver {
     }
 
     /// A tensor of the run of a source.
-    fn tensor(&mut self, number: usize, source: &Source, name: &str) -> Result<Arc<Labelled>> {
+    fn tensor(&mut self, number: usize, source: &Source, name: &str) -> Result<Arc<NamedTensor>> {
         let ids = match &source.text {
             SourceText::Prompt(text) => self.lm.encode(text)?,
             SourceText::Tokens(ids) => ids.clone(),
@@ -219,15 +216,15 @@ impl Resolver {
                 self.runs.len() - 1
             }
         };
-        Ok(self.runs[place].2.get(name)?)
+        Ok(self.runs[place].2.shared(name)?)
     }
 
-    fn begin(&mut self, ids: &[u32], steps: Option<&Interventions>) -> Result<LayerTrace> {
+    fn begin(&mut self, ids: &[u32], steps: Option<&Interventions>) -> Result<Trace> {
         let steps = steps.map(|steps| self.resolve(steps)).transpose()?;
         if (1..=self.lm.config().context_length).contains(&ids.len()) {
-            self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(SEEN))?;
+            self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(Keep::SEEN))?;
         }
-        let mut run = self.lm.trace_layers_with(ids, steps.map(Arc::new), SEEN)?;
+        let mut run = self.lm.trace_batch(&self.lm.batch_of(ids)?, steps.map(Arc::new), Keep::default())?;
         run.spend(&self.budget);
         Ok(run)
     }

@@ -14,7 +14,7 @@
 //! let sample = lm.generate("to be", &Options::default())?;
 //! let likelihood = lm.score("to be or", " not to be")?;
 //! let vector = lm.embed("that is the question", Pooling::Mean)?;
-//! let pattern = lm.trace("to be or not", |trace| trace.get("blocks.0.attn.hook_pattern"))?;
+//! let pattern = lm.trace("to be or not")?.get("blocks.0.attn.hook_pattern")?;
 //! # assert!(likelihood.total < 0.0 && vector.len() == lm.config().d_model && pattern.axes[0] == "batch");
 //! # assert!(!sample.tokens.is_empty());
 //! # use std::env;

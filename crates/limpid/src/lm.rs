@@ -22,8 +22,7 @@ use crate::receipt::ReceiptHashes;
 use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::interventions::{InterveningBackend, Interventions, ResolvedSteps, SequenceSteps};
-use crate::trace::layers::{self, LayerTrace};
-use crate::trace::{self, Labelled, Trace, TraceError};
+use crate::trace::{self, Keep, NamedTensor, Trace};
 use crate::train::evaluate::{self, Score};
 use crate::train::{Objective, WindowShape, Windows};
 use crate::{Machine, checkpoint::store::Dtype};
@@ -532,8 +531,8 @@ impl Lm {
             batch.segments = segments.to_vec();
         }
         let (model, backend) = self.inspected(tokens.len(), true)?;
-        let mut backend = self.intervened(backend, &batch)?;
-        let all = Trace::run(&model, &mut *backend, &batch, false)?.get("probs")?.values;
+        let run = Trace::run_with_steps(&model, backend, &batch, self.steps.clone(), Keep::All)?;
+        let all = run.get("probs")?.values;
         let v = self.config.vocab_size;
         Ok(all[at * v..][..v].to_vec())
     }
@@ -637,7 +636,7 @@ impl Lm {
         // the scores of all heads are not kept, where a mode has the hidden states of all positions without them
         let mode = match (self.config.lm_head, self.config.final_norm) {
             (true, _) => Mode::Score { batch: 1, context },
-            (false, false) => layers::mode(1, context),
+            (false, false) => Keep::default().mode(1, context),
             (false, true) => Mode::Inspect { batch: 1, context },
         };
         let (model, backend) = self.scoring(mode)?;
@@ -706,66 +705,53 @@ impl Lm {
         Ok((ids, over))
     }
 
-    /// Runs a text, and lets `look` see every tensor of the run by its name (docs/names.md).
+    /// Runs a text; every tensor of the run can be had by its name (docs/names.md). It keeps little, and computes again what is asked for, the
+    /// same bits ([`Keep::Blocks`]).
     ///
     /// ```no_run
     /// # let lm = limpid::Lm::open("runs/1")?;
-    /// let pattern = lm.trace("to be or not", |trace| trace.get("blocks.0.attn.hook_pattern"))?;
+    /// let pattern = lm.trace("to be or not")?.get("blocks.0.attn.hook_pattern")?;
     /// assert_eq!(pattern.axes, ["batch", "head", "query_pos", "key_pos"]);
+    /// let weight = pattern[[0, 3, 5, 2]]; // of head 3: how much the sixth token looks at the third
     /// # Ok::<(), limpid::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If the model has no tokenizer, or the text is empty or longer than the context; and those of `look`.
-    pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, TraceError>) -> Result<T> {
-        self.trace_ids(&self.encode(text)?, look)
+    /// If the model has no tokenizer, or the text is empty or longer than the context.
+    pub fn trace(&self, text: &str) -> Result<Trace> {
+        self.trace_ids(&self.encode(text)?, Keep::default())
     }
 
-    /// [`Lm::trace`] of tokens.
+    /// [`Lm::trace`] of tokens, which keeps what it is told to. With [`Keep::Gradients`] it goes backward too: from the mean loss of the next
+    /// token, of a model that looks both ways from that of every token.
     ///
     /// # Errors
-    /// As [`Lm::trace`].
-    pub fn trace_ids<T>(&self, ids: &[u32], look: impl FnOnce(&mut Trace) -> Result<T, TraceError>) -> Result<T> {
-        self.traced(ids, false, look)
+    /// As [`Lm::trace`], and if interventions change a run that is to go backward.
+    pub fn trace_ids(&self, ids: &[u32], keep: Keep) -> Result<Trace> {
+        self.trace_batch(&self.batch_of(ids)?, self.steps.clone(), keep)
     }
 
-    /// [`Lm::trace`] with the backward pass too: the gradient of the mean loss of the next token (of a model that looks both ways: of
-    /// every token) in each tensor and parameter, as `NAME.grad`.
-    ///
-    /// # Errors
-    /// As [`Lm::trace`].
-    pub fn trace_gradients<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, TraceError>) -> Result<T> {
-        self.traced(&self.encode(text)?, true, look)
-    }
-
-    /// A run of one sequence that can be looked into block by block: it keeps little, and computes again what somebody looks at, the same
-    /// bits. Tensors that were looked at may take `seen` bytes. No block has run yet ([`LayerTrace::step`]).
-    ///
-    /// # Errors
-    /// If there are no ids or more than the context has, or memory is refused.
-    pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
-        self.trace_layers_with(ids, self.steps.clone(), seen)
-    }
-
-    /// The same with these steps in place of the model's own.
-    pub(crate) fn trace_layers_with(
-        &self,
-        ids: &[u32],
-        steps: Option<Arc<ResolvedSteps>>,
-        seen: usize,
-    ) -> Result<LayerTrace> {
-        let batch = self.batch_of(ids)?;
-        let (model, backend) = self.scoring(layers::mode(1, ids.len()))?;
-        Ok(LayerTrace::start_with(model, backend, (batch, steps), seen)?)
+    /// The same of one sequence with its targets, with these steps in place of the model's own.
+    pub(crate) fn trace_batch(&self, batch: &Batch, steps: Option<Arc<ResolvedSteps>>, keep: Keep) -> Result<Trace> {
+        let context = batch.tokens.len();
+        let (model, backend) = match keep {
+            Keep::Blocks { .. } => self.scoring(keep.mode(1, context))?,
+            // packed in bf16 they are rounded, and cannot be looked at as they are
+            Keep::All => self.inspected(context, !packs(&self.config) || self.machine.precision != Precision::Bf16)?,
+            Keep::Gradients if steps.is_some() => return Err(Error::InterventionGradients),
+            Keep::Gradients => self.inspected(context, !packs(&self.config))?,
+        };
+        Ok(Trace::run_with_steps(&model, backend, batch, steps, keep)?)
     }
 
     /// The same of several sequences on a model without interventions, each changed as `sequences` says.
-    pub(crate) fn trace_sequences(&self, batch: Batch, sequences: SequenceSteps) -> Result<LayerTrace> {
-        let (model, backend) = self.scoring(layers::mode(batch.spans.len(), batch.spans[0].rows))?;
-        Ok(LayerTrace::start(model, Box::new(InterveningBackend::new(backend, sequences)), batch, 0)?)
+    pub(crate) fn trace_sequences(&self, batch: &Batch, sequences: SequenceSteps) -> Result<Trace> {
+        let keep = Keep::Blocks { seen: 0 };
+        let (model, backend) = self.scoring(keep.mode(batch.spans.len(), batch.spans[0].rows))?;
+        Ok(Trace::run(&model, Box::new(InterveningBackend::new(backend, sequences)), batch, keep)?)
     }
 
-    /// Bytes that such a run takes beside the weights.
+    /// Bytes that a [`Lm::trace`] takes beside the weights.
     ///
     /// # Errors
     /// If there are more tokens than the context has.
@@ -775,7 +761,7 @@ impl Lm {
 
     /// The same of `n` sequences at once.
     pub(crate) fn layer_bytes_of(&self, n: usize, tokens: usize) -> Result<usize> {
-        let model = Model::new(&self.config, layers::mode(n, tokens))?;
+        let model = Model::new(&self.config, Keep::default().mode(n, tokens))?;
         let beside = model.memory().into_iter().filter(|(part, _)| *part != MemoryPart::Parameters);
         Ok(beside.map(|(_, bytes)| bytes).sum())
     }
@@ -795,31 +781,6 @@ impl Lm {
             let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 });
             model.map_or(0, |model| model.params.iter().map(|param| param.region.len()).max().unwrap_or(0))
         })
-    }
-
-    fn traced<T>(
-        &self,
-        ids: &[u32],
-        backward: bool,
-        look: impl FnOnce(&mut Trace) -> Result<T, TraceError>,
-    ) -> Result<T> {
-        self.traced_batch(&self.batch_of(ids)?, backward, look)
-    }
-
-    pub(crate) fn traced_batch<T>(
-        &self,
-        batch: &Batch,
-        backward: bool,
-        look: impl FnOnce(&mut Trace) -> Result<T, TraceError>,
-    ) -> Result<T> {
-        // packed in bf16 they are rounded, and cannot be looked at as they are
-        let shares = !packs(&self.config) || !backward && self.machine.precision != Precision::Bf16;
-        if backward && self.steps.is_some() {
-            return Err(Error::InterventionGradients);
-        }
-        let (model, backend) = self.inspected(batch.tokens.len(), shares)?;
-        let mut backend = self.intervened(backend, batch)?;
-        Ok(look(&mut Trace::run(&model, &mut *backend, batch, backward)?)?)
     }
 
     // ---- weights
@@ -850,7 +811,7 @@ impl Lm {
     ///
     /// # Errors
     /// If there is no such parameter, or as [`Lm::values`].
-    pub fn parameter(&self, name: &str) -> Result<Labelled> {
+    pub fn parameter(&self, name: &str) -> Result<NamedTensor> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let stored = |param| Ok::<_, Error>(self.values(&model, param)?.into_owned());
         if let Some(param) = model.param(name) {

@@ -3,17 +3,14 @@
 use crate::Lm;
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model, Module};
-use crate::trace::Labelled;
+use crate::trace::NamedTensor;
 use crate::trace::interventions::SequenceSteps;
-use crate::trace::layers::LayerTrace;
 use crate::trace::sweep::{
     Sweep, SweepError, SweepEstimate, SweepMetric, SweepQuestion, SweepRow, SweepRuns, SweepSite, copies,
 };
+use crate::trace::{Keep, Trace};
 use limpid_base::budget::Budget;
 use std::sync::Arc;
-
-/// Bytes that tensors of the clean run, and of the corrupt one, may take while they are read.
-const SEEN: usize = 64 << 20;
 
 /// How a metric depends on a run, to first order.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,13 +64,13 @@ impl Lm {
         budget: &Arc<Budget>,
         tell: &mut dyn FnMut(&SweepRow) -> bool,
     ) -> Result<Sweep> {
-        let [mut clean, mut corrupt] = self.sweep_ends(question)?;
+        let [clean, corrupt] = self.sweep_ends(question)?;
         question.check_cost(self.config())?;
         let sequences = SequenceSteps::default();
         let batch = copies(corrupt.batch(), question.at_once(self.config()));
-        let mut copies = self.trace_sequences(batch, sequences.clone())?;
+        let mut copies = self.trace_sequences(&batch, sequences.clone())?;
         copies.spend(budget);
-        let (clean, corrupt, copies, sequences) = (&mut clean, &mut corrupt, &mut copies, &sequences);
+        let (clean, corrupt, copies, sequences) = (&clean, &corrupt, &mut copies, &sequences);
         SweepRuns { clean, corrupt, copies, sequences }.sweep(question, tell).map_err(|error| self.said(error))
     }
 
@@ -81,19 +78,18 @@ impl Lm {
     /// activations. It takes one backward pass, or two for a logit difference, whatever the grid.
     ///
     /// # Errors
-    /// As [`Lm::sweep`] and [`Lm::trace_gradients`], and if the metric is the KL divergence.
+    /// As [`Lm::sweep`] and [`Lm::trace_ids`], and if the metric is the KL divergence.
     pub fn sweep_estimate(&self, question: &SweepQuestion) -> Result<Sweep> {
-        let [mut clean, mut corrupt] = self.sweep_ends(question)?;
+        let [clean, corrupt] = self.sweep_ends(question)?;
         let said = |error| self.said(error);
-        let estimate = SweepEstimate::new(question, [&mut clean, &mut corrupt]).map_err(said)?;
-        let names = SweepEstimate::names(question, clean.names());
+        let estimate = SweepEstimate::new(question, [&clean, &corrupt]).map_err(said)?;
+        let names = SweepEstimate::names(question, clean.model());
         let slopes = estimate.losses.iter().map(|(batch, _)| {
-            self.traced_batch(batch, true, |trace| {
-                names.iter().map(|name| trace.get(name)).collect::<Result<Vec<_>, _>>()
-            })
+            let run = self.trace_batch(batch, self.resolved_steps().cloned(), Keep::Gradients)?;
+            Ok(names.iter().map(|name| run.get(name)).collect::<Result<Vec<_>, _>>()?)
         });
         let slopes = slopes.collect::<Result<Vec<_>>>()?;
-        estimate.sweep(question, [&mut clean, &mut corrupt], &slopes).map_err(said)
+        estimate.sweep(question, [&clean, &corrupt], &slopes).map_err(said)
     }
 
     /// Bytes that a sweep takes beside the weights, or its estimate.
@@ -103,7 +99,7 @@ impl Lm {
     pub fn sweep_bytes(&self, question: &SweepQuestion, estimate: bool) -> Result<usize> {
         let tokens = question.clean.len();
         let shown = self.shown_bytes(tokens)?;
-        let ends = 2 * self.layer_bytes(tokens)?.saturating_add(shown.min(SEEN));
+        let ends = 2 * self.layer_bytes(tokens)?.saturating_add(shown.min(Keep::SEEN));
         let runs = if estimate { shown } else { self.layer_bytes_of(question.at_once(self.config()), tokens)? };
         Ok(ends.saturating_add(runs).saturating_add(question.layer_bytes(self.config())))
     }
@@ -111,23 +107,24 @@ impl Lm {
     /// Gradients of a metric of one sequence at these tensors; `position` is where it is read. The loss is that of the sequence's own targets.
     ///
     /// # Errors
-    /// If the metric has no gradient, a token or position does not exist, or a tensor has none, and as [`Lm::trace_gradients`].
+    /// If the metric has no gradient, a token or position does not exist, or a tensor has none, and as [`Lm::trace_ids`].
     pub fn metric_gradients(
         &self,
         ids: &[u32],
         (metric, position): (SweepMetric, i64),
         names: &[String],
-    ) -> Result<Vec<Labelled>> {
+    ) -> Result<Vec<NamedTensor>> {
         let batch = self.batch_of(ids)?;
         let losses = metric.losses(self.config(), (&batch, &batch.targets), position)?;
-        let mut sums: Vec<Labelled> = vec![];
+        let mut sums: Vec<NamedTensor> = vec![];
         for (batch, worth) in &losses {
-            let slopes = self.traced_batch(batch, true, |trace| {
-                names.iter().map(|name| trace.get(&format!("{name}.grad"))).collect::<Result<Vec<_>, _>>()
-            })?;
+            let run = self.trace_batch(batch, self.resolved_steps().cloned(), Keep::Gradients)?;
+            let slopes = names.iter().map(|name| run.get(&format!("{name}.grad"))).collect::<Result<Vec<_>, _>>()?;
             if sums.is_empty() {
-                sums =
-                    slopes.iter().map(|one| Labelled { values: vec![0.0; one.values.len()], ..one.clone() }).collect();
+                sums = slopes
+                    .iter()
+                    .map(|one| NamedTensor { values: vec![0.0; one.values.len()], ..one.clone() })
+                    .collect();
             }
             for (sum, slope) in sums.iter_mut().zip(slopes) {
                 sum.values.iter_mut().zip(slope.values).for_each(|(sum, v)| *sum += *worth as f32 * v);
@@ -148,10 +145,10 @@ impl Lm {
         let slopes = self.metric_gradients(ids, metric, &stream.chain(z.iter().cloned()).collect::<Vec<_>>())?;
         let (stream, of_z) = slopes.split_at(depth + 1);
         let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-        let rows = |of: &Labelled| of.values.chunks_exact(self.config().d_model).map(norm).collect();
+        let rows = |of: &NamedTensor| of.values.chunks_exact(self.config().d_model).map(norm).collect();
         let stream = stream.iter().map(rows).collect();
         let (mut heads, mut attribution) = (vec![], vec![]);
-        let mut run = self.trace_layers(ids, SEEN)?;
+        let run = self.trace_ids(ids, Keep::default())?;
         for (name, slope) in z.iter().zip(of_z) {
             let (values, wide) = (run.get(name)?, slope.shape.last().copied().unwrap_or(1));
             let (mut squares, mut shares) = (vec![0.0; self.config().n_head], vec![0.0; self.config().n_head]);
@@ -167,7 +164,7 @@ impl Lm {
     }
 
     /// Both prompts, of which nothing has run.
-    fn sweep_ends(&self, question: &SweepQuestion) -> Result<[LayerTrace; 2]> {
+    fn sweep_ends(&self, question: &SweepQuestion) -> Result<[Trace; 2]> {
         if !self.interventions().is_empty() {
             let what = "a sweep patches a model without interventions: take `Lm::without_interventions`".into();
             return Err(SweepError::Question { what }.into());
@@ -175,7 +172,7 @@ impl Lm {
         question.check(self.config())?;
         let model = Model::new(self.config(), Mode::Inspect { batch: 1, context: 1 })?;
         question.check_sites(&model)?;
-        Ok([self.trace_layers(&question.clean, SEEN)?, self.trace_layers(&question.corrupt, SEEN)?])
+        Ok([self.trace_ids(&question.clean, Keep::default())?, self.trace_ids(&question.corrupt, Keep::default())?])
     }
 
     /// The error with the weight that causes it, if one does.

@@ -9,7 +9,8 @@ use std::path::Path;
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn save(path: &Path, tensors: &[Labelled]) -> Result<(), CheckpointError> {
-    let arrays = tensors.iter().map(|Labelled { name, axes, shape, values }| NamedArray { name, axes, shape, values });
+pub fn save(path: &Path, tensors: &[NamedTensor]) -> Result<(), CheckpointError> {
+    let arrays =
+        tensors.iter().map(|NamedTensor { name, axes, shape, values }| NamedArray { name, axes, shape, values });
     write_arrays(path, &arrays.collect::<Vec<_>>())
 }

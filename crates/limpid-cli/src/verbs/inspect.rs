@@ -30,11 +30,10 @@ use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::interventions::{InterveningBackend, ResolvedSteps};
 use limpid::trace::labels::Labels;
-use limpid::trace::layers::LayerTrace;
 use limpid::trace::masked::MaskTable;
 use limpid::trace::path::Hop;
 use limpid::trace::ranking::{likeliest, nearest_rows};
-use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
+use limpid::trace::{Keep, NamedTensor, SummaryRow, Trace, TraceError, llmc_arrays, save, tensors};
 #[cfg(feature = "serve")]
 use ready::prompts;
 use ready::{Ready, dense, open, ready, sequences};
@@ -210,7 +209,7 @@ struct Seen {
     rows: Vec<SummaryRow>,
     /// The names of the tensors asked for, and they.
     names: Vec<String>,
-    tensors: Vec<Labelled>,
+    tensors: Vec<NamedTensor>,
     /// The input with words and targets, if it was asked for.
     inputs: Vec<Grid>,
     /// Words for the tensors' axes.
@@ -277,9 +276,9 @@ pub fn run(mut args: Args) -> Result<()> {
         return first(&args, ready);
     }
     let Ready { model, backend, batch, steps, tokenizer } = ready;
-    let mut backend = InterveningBackend::around(backend, steps.as_ref(), &batch)?;
+    let backend = InterveningBackend::around(backend, steps.as_ref(), &batch)?;
     let tokenizer = tokenizer.as_ref();
-    let trace = traced(&args, &model, &mut *backend, &batch)?;
+    let trace = traced(&args, &model, backend, &batch)?;
     // every name is looked up before anything is printed or written
     let seen = look(&args, &trace, tokenizer)?;
     if let Some(path) = &args.save {
@@ -297,12 +296,15 @@ pub fn run(mut args: Args) -> Result<()> {
 }
 
 /// Runs the model, with the mask of --mask-file if one is given.
-fn traced<'a>(args: &Args, model: &'a Model, backend: &'a mut dyn Backend, batch: &Batch) -> Result<Trace<'a>> {
+fn traced(args: &Args, model: &Model, backend: Box<dyn Backend>, batch: &Batch) -> Result<Trace> {
     let backward = args.backward || args.tensor.iter().any(|t| t.ends_with(".grad"));
     if args.next && !model.config.lm_head {
         bail!("--next: {}", ConfigError::NoHead);
     }
-    let Some(file) = &args.mask_file else { return Ok(Trace::run(model, backend, batch, backward)?) };
+    let Some(file) = &args.mask_file else {
+        let keep = if backward { Keep::Gradients } else { Keep::All };
+        return Ok(Trace::run(model, backend, batch, keep)?);
+    };
     if backward {
         bail!(Usage("--mask-file: gradients are computed with the model's own mask alone".into()));
     }
@@ -377,7 +379,7 @@ fn save_tensors(args: &Args, path: &Path, trace: &Trace, names: &[String]) -> Re
 }
 
 /// The tensors that --tensor names, as --head, --heads-first and --transpose want them.
-fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<Labelled>)> {
+fn asked_tensors(args: &Args, trace: &Trace) -> Result<(Vec<String>, Vec<NamedTensor>)> {
     let (mut names, mut tensors) = (vec![], vec![]);
     for asked in &args.tensor {
         let found = trace.matching(asked)?;
@@ -482,7 +484,7 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
             "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan,
             "without_target": r.without_target })
     };
-    let tensor = |(name, t): (&String, &Labelled)| {
+    let tensor = |(name, t): (&String, &NamedTensor)| {
         let mut tensor = json!({ "name": name, "axes": t.axes, "shape": t.shape, "values": t.values });
         if name == "input" {
             let target = |id: &u32| (*id != IGNORE).then_some(*id);
@@ -515,7 +517,7 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
     }
     if let Some(masks) = &seen.masks {
         // JSON has no infinity: what hides is null there
-        let rows = |mask: &Labelled| mask.values.chunks_exact(length).map(|row| json!(row)).collect::<Value>();
+        let rows = |mask: &NamedTensor| mask.values.chunks_exact(length).map(|row| json!(row)).collect::<Value>();
         all["masks"] =
             json!({ "binary": rows(&masks.binary), "additive": rows(&masks.additive), "function": masks.function });
     }
@@ -556,12 +558,12 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
     let causal = model.config.mask == Mask::Causal;
     let head = model.config.lm_head;
     let sequences = batch.spans.len();
-    let mut trace = LayerTrace::start_with(model, backend, (batch, steps.clone()), SEEN)?;
+    let trace = Trace::run_with_steps(&model, backend, &batch, steps.clone(), Keep::default())?;
     let mut text = String::new();
     let mut numbers = true;
     let prose = |text: &str| wrap(text, 0, width);
     for sequence in 0..sequences {
-        let glance = glance(&mut trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
+        let glance = glance(&trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
         let of = if sequences > 1 { format!("sequence {sequence}, ") } else { String::new() };
         let tokens = show::plural(glance.tokens.len(), "token");
         numbers &= glance.loss().is_none_or(f64::is_finite);
@@ -581,14 +583,11 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
         "More: --why next says why it expects what it expects, --table lists every tensor, --tensor NAME prints one, --open shows all in a browser.",
     );
     show::out(&text)?;
-    let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
-    let (last, params) = (trace.last()?, trace.names().params.clone());
+    let broken = |tensor: &NamedTensor| tensor.values.iter().any(|v| !v.is_finite());
+    let (last, params) = (trace.last()?, trace.model().params.clone());
     let first = if numbers { Some(&*last.name).filter(|_| broken(&last)) } else { Some("loss") };
-    sound((first, steps.as_deref()), &params, |name| Ok(broken(&*trace.get(name)?)))
+    sound((first, steps.as_deref()), &params, |name| trace.shared(name).map(|tensor| broken(&tensor)))
 }
-
-/// Bytes that tensors may take which are looked at.
-const SEEN: usize = 128 << 20;
 
 /// What is shown elsewhere than in the terminal, if that is asked for.
 #[cfg(feature = "serve")]
@@ -739,8 +738,8 @@ fn by_layer(model: &Model, params: &[Gradient]) -> Vec<(String, f64)> {
     layers.chain([("all".into(), all)]).map(|(name, squares): (String, f64)| (name, squares.sqrt())).collect()
 }
 
-fn one_head(tensor: &Labelled, head: usize) -> Result<Labelled> {
-    let Labelled { name, axes, shape, .. } = tensor;
+fn one_head(tensor: &NamedTensor, head: usize) -> Result<NamedTensor> {
+    let NamedTensor { name, axes, shape, .. } = tensor;
     let Some(at) = axes.iter().position(|axis| *axis == "head") else {
         bail!("`{name}` has no heads: its axes are [{}]; leave --head out", axes.join(" "));
     };

@@ -9,7 +9,7 @@ use limpid::checkpoint;
 use limpid::data::LONGEST;
 use limpid::draw::table;
 use limpid::tokenizer::{Order, Split, Statistics, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
-use limpid::trace::Labelled;
+use limpid::trace::NamedTensor;
 use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -222,7 +222,7 @@ struct Encoded {
     shown: Vec<u32>,
     pieces: Vec<String>,
     facts: Statistics,
-    one_hot: Option<Labelled>,
+    one_hot: Option<NamedTensor>,
     vocabulary: Vec<String>,
     /// The least id: 0 or 1.
     first: u32,
@@ -237,7 +237,7 @@ impl Encoded {
         if args.vocab {
             all["vocab"] = serde_json::json!({ "first_id": self.first, "tokens": self.vocabulary });
         }
-        if let Some(Labelled { values, shape, .. }) = &self.one_hot {
+        if let Some(NamedTensor { values, shape, .. }) = &self.one_hot {
             all["one_hot"] = values.chunks_exact(shape[1]).map(|row| serde_json::json!(row)).collect();
         }
         Ok(all)

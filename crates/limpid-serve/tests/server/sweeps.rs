@@ -2,6 +2,7 @@
 
 use crate::common::{self, Client, PATIENCE, folder, options, serve};
 use limpid::Lm;
+use limpid::trace::Keep;
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid_serve::ServeOptions;
 use serde_json::{Value, json};
@@ -68,7 +69,9 @@ fn rows_are_those_of_the_library() {
     // what is not said is the likeliest of each run; where that is the same token, it must be said
     let best = |text: &str| {
         let ids = lm.encode(text).unwrap();
-        lm.trace_layers(&ids, 0).unwrap().predictions(ids.len() - 1..ids.len(), 1).unwrap()[0].top[0].id
+        lm.trace_ids(&ids, Keep::Blocks { seen: 0 }).unwrap().predictions(ids.len() - 1..ids.len(), 1).unwrap()[0].top
+            [0]
+        .id
     };
     let (mut same, mut others) = (0, 0);
     for corrupt in ["to be or nqt", "to be or nob", "to be or no ", "to be or be ", "to be or not", "that is the "] {
@@ -145,7 +148,7 @@ fn a_difference_within_rounding_is_refused() {
     let pieces: Vec<String> = (0..).map_while(|id| lm.tokenizer().unwrap().piece(id).ok()).collect();
     let texts: Vec<String> = pieces.iter().flat_map(|a| pieces.iter().map(move |b| format!("to {a}{b}"))).collect();
     let logits = |text: &String| {
-        let all = lm.trace(text, |trace| trace.get("logits")).unwrap();
+        let all = lm.trace(text).unwrap().get("logits").unwrap();
         let row: Vec<f64> =
             all.values[all.values.len() - lm.config().vocab_size..].iter().map(|v| (*v).into()).collect();
         (lm.encode(text).unwrap(), row)

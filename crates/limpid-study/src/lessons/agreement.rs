@@ -6,7 +6,8 @@ use limpid::{Error, Interventions, Lm, Source, Step};
 use limpid_base::random::{below, bits, site};
 use limpid_core::config::{Config, Positions};
 use limpid_draw::view::{HeatScale, Matrix, View};
-use limpid_trace::Labelled;
+use limpid_trace::Keep;
+use limpid_trace::NamedTensor;
 use limpid_trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid_train::Recipe;
 
@@ -90,7 +91,7 @@ fn pairs(lm: &Lm, seed: u64) -> Result<Vec<Pair>, Error> {
 
 /// The probability of all verbs in the singular and of all in the plural, at the end of a sentence.
 fn verbs(lm: &Lm, tokens: &[u32]) -> Result<[f64; 2], Error> {
-    let probabilities = lm.trace_ids(tokens, |trace| trace.get("probs"))?;
+    let probabilities = lm.trace_ids(tokens, Keep::All)?.get("probs")?;
     let vocabulary = lm.config().vocab_size;
     let last = &probabilities.values[(tokens.len() - 1) * vocabulary..];
     let token = |text: String| lm.tokenizer().map(|tokenizer| tokenizer.token(&text).expect("a word of the corpus"));
@@ -111,10 +112,10 @@ fn right(pairs: &[Pair], run: impl Fn(&Pair) -> Result<[f64; 2], Error>) -> Resu
 }
 
 /// What part of the difference a patch restores, as a mean over the sentences: each is patched into that of the other number.
-fn sweep(lm: &Lm, pairs: &[Pair], site: SweepSite) -> Result<Labelled, Error> {
+fn sweep(lm: &Lm, pairs: &[Pair], site: SweepSite) -> Result<NamedTensor, Error> {
     let [one, many] = ["runs", "run"].map(|verb| lm.tokenizer().map(|t| t.token(verb).expect("a word of the corpus")));
     let (one, many) = (one?, many?);
-    let mut mean: Option<Labelled> = None;
+    let mut mean: Option<NamedTensor> = None;
     for pair in pairs {
         let (answer, foil) = if pair.plural { (many, one) } else { (one, many) };
         let question = SweepQuestion {
@@ -128,7 +129,7 @@ fn sweep(lm: &Lm, pairs: &[Pair], site: SweepSite) -> Result<Labelled, Error> {
             confirmed: false,
         };
         let found = lm.sweep(&question, &mut |_| true)?.recovered;
-        let sum = mean.get_or_insert_with(|| Labelled { values: vec![0.0; found.values.len()], ..found.clone() });
+        let sum = mean.get_or_insert_with(|| NamedTensor { values: vec![0.0; found.values.len()], ..found.clone() });
         sum.values.iter_mut().zip(&found.values).for_each(|(sum, v)| *sum += v / LOOKS as f32);
     }
     Ok(mean.expect("there are sentences"))

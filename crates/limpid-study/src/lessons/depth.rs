@@ -10,7 +10,7 @@ use limpid_core::config::{Activation, Config, Constants, NormPlace};
 use limpid_core::model::{Mode, Model, init, init::Init};
 use limpid_core::numeric::random;
 use limpid_core::ops::{Batch, Op, Pass};
-use limpid_trace::Trace;
+use limpid_trace::{Keep, Trace};
 
 /// Gradients in a deep transformer.
 pub(super) const TOPIC: Topic = Topic {
@@ -169,7 +169,7 @@ impl Setup {
         let (context, batch, vocab) = SIZES;
         let ids =
             |site| (0..(batch * context) as u64).map(|i| random::below(seed, site, i, vocab as u64) as u32).collect();
-        let trace = Trace::run(&model, &mut *backend, &Batch::of_sequences(ids(1), ids(2), context), true)?;
+        let trace = Trace::run(&model, backend, &Batch::of_sequences(ids(1), ids(2), context), Keep::Gradients)?;
         let block = |i: usize| -> Result<f64, Error> {
             let mut squares = 0.0;
             for param in model.params.iter().filter(|p| p.module.block == Some(i)) {

@@ -8,6 +8,7 @@ use super::{Class, Topic};
 use limpid::{Error, Interventions, Lm, Source, Step};
 use limpid_base::random::{below, bits, permuted, site};
 use limpid_core::config::{Config, Positions};
+use limpid_trace::Keep;
 use limpid_trace::heads::{HeadScores, scores_of_weights};
 use limpid_trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid_train::{Recipe, WindowOrder};
@@ -93,7 +94,7 @@ type Halves = [f64; 2];
 
 /// Of a run. The first letter of the second half belongs to neither: nothing says that it comes.
 fn halves(lm: &Lm, tokens: &[u32]) -> Result<Halves, Error> {
-    let losses = lm.trace_ids(tokens, |trace| trace.get("losses"))?.values;
+    let losses = lm.trace_ids(tokens, Keep::All)?.get("losses")?.values;
     let (half, mean) =
         (tokens.len() / 2, |some: &[f32]| some.iter().map(|v| f64::from(*v)).sum::<f64>() / some.len() as f64);
     Ok([mean(&losses[..half - 1]), mean(&losses[half..tokens.len() - 1])])
@@ -129,8 +130,7 @@ fn heads(lm: &Lm, repeats: &[Repeat]) -> Result<Vec<Head>, Error> {
     let mut found = vec![];
     for layer in 0..lm.config().n_layer {
         let of_layer = |repeat: &Repeat| {
-            let pattern =
-                lm.trace_ids(&repeat.tokens, |trace| trace.get(&format!("blocks.{layer}.attn.hook_pattern")))?;
+            let pattern = lm.trace_ids(&repeat.tokens, Keep::All)?.get(&format!("blocks.{layer}.attn.hook_pattern"))?;
             let n = repeat.tokens.len();
             let scores = |weights: &[f32]| scores_of_weights(weights, &repeat.tokens, |t| 0..t + 1);
             Ok(pattern.values.chunks_exact(n * n).map(scores).collect::<Vec<_>>())

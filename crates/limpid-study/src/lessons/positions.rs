@@ -8,7 +8,7 @@ use limpid_core::model::{Mode, Model, Tuning, init};
 use limpid_core::numeric::random;
 use limpid_core::ops::{Batch, IGNORE};
 use limpid_tokenizer::TokenizerKind;
-use limpid_trace::Trace;
+use limpid_trace::{Keep, Trace};
 
 /// What encodings of positions are worth.
 pub(super) const TOPIC: Topic = Topic {
@@ -93,15 +93,15 @@ fn moved(positions: Positions, n_layer: usize, seed: u64) -> Result<f64, Error> 
     let context = 8;
     let config = Config { vocab_size: 20, context_length: context, positions, n_layer, ..Study::small(1)?.config };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context })?;
-    let mut backend = Machine::cpu(1).start(&model)?;
-    for param in &model.params {
-        backend.fill(param.region, &init::value(&model, param, init::Init::Gpt2, 0.3, seed))?;
-    }
     let ids: Vec<u32> = (0..context as u64).map(|i| random::permuted(seed, 1, i, 20) as u32).collect();
     let other = (0..7).rev().map(|i| ids[i]).chain([ids[7]]).collect();
-    let mut logits = |ids: Vec<u32>| -> Result<Vec<f32>, Error> {
+    let logits = |ids: Vec<u32>| -> Result<Vec<f32>, Error> {
+        let mut backend = Machine::cpu(1).start(&model)?;
+        for param in &model.params {
+            backend.fill(param.region, &init::value(&model, param, init::Init::Gpt2, 0.3, seed))?;
+        }
         let batch = Batch::of_sequences(ids, vec![IGNORE; context], context);
-        let all = Trace::run(&model, &mut *backend, &batch, false)?.get("logits")?.values;
+        let all = Trace::run(&model, backend, &batch, Keep::All)?.get("logits")?.values;
         Ok(all[all.len() - config.vocab_size..].to_vec())
     };
     let (before, after) = (logits(ids.clone())?, logits(other)?);

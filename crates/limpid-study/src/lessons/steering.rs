@@ -3,6 +3,7 @@
 use super::training::ToyModel;
 use super::{Class, Topic};
 use limpid::generate::{Options, Sampler};
+use limpid::trace::Keep;
 use limpid::trace::interventions::Direction;
 use limpid::{Error, Interventions, Lm, Step};
 use limpid_core::config::{Config, Positions};
@@ -57,7 +58,7 @@ fn odds(lm: &Lm) -> Result<(f64, [f64; 2]), Error> {
     let (mut sum, mut shares, mut count) = (0.0, [0.0; 2], 0.0);
     for begun in boys() {
         let tokens = lm.encode(&begun)?;
-        let probabilities = lm.trace_ids(&tokens, |trace| trace.get("probs"))?;
+        let probabilities = lm.trace_ids(&tokens, Keep::All)?.get("probs")?;
         let last = &probabilities.values[(tokens.len() - 1) * lm.config().vocab_size..];
         let tokenizer = lm.tokenizer()?;
         let share = |words: [&str; 3]| -> f64 {

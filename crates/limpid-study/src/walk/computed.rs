@@ -13,6 +13,7 @@ use limpid_core::ops::{Batch, MemorySpace, Span};
 use limpid_core::optimizer::Method;
 use limpid_data::toys::Toy;
 use limpid_tokenizer::{Tokenizer, to_one_based};
+use limpid_trace::Keep;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -393,7 +394,7 @@ impl Classified {
         let values: Vec<f32> = logits.iter().map(|logit| *logit as f32).collect();
         reference.write(bias.region, &values)?;
         let batch = Batch::of_sequences(vec![1; v], (0..v as u32).collect(), 1);
-        let trace = limpid_trace::Trace::run(&model, &mut reference, &batch, false)?;
+        let trace = limpid_trace::Trace::run(&model, Box::new(reference), &batch, Keep::All)?;
         let of = |name: &str| -> Result<Vec<f64>> { Ok(wide(&trace.get(name)?.values)) };
         Ok(Classified { logits: of("logits")?[..v].to_vec(), probs: of("probs")?[..v].to_vec(), losses: of("losses")? })
     }

@@ -12,7 +12,7 @@ use limpid_core::model::{Mode, Model, Param, ParamStack};
 use limpid_draw::table;
 use limpid_draw::view::{Matrix, View, matrices};
 use limpid_tokenizer::{self, Order, Tokenizer, TokenizerKind};
-use limpid_trace::Labelled;
+use limpid_trace::NamedTensor;
 use limpid_trace::labels::{Labels, label};
 use limpid_trace::names::{self, Notation};
 use std::iter;
@@ -209,7 +209,7 @@ fn used(live: &mut Live, name: Option<&str>) -> Views {
 pub(super) fn one_hot_of(tokenizer: &Tokenizer, text: &str) -> Views {
     let (ids, v) = (tokenizer.encode(text)?, tokenizer.vocab_size());
     let flat = table::one_hot(&ids, v);
-    let tensor = Labelled { axes: vec!["batch", "pos", "d_vocab"], shape: vec![1, ids.len(), v], ..flat };
+    let tensor = NamedTensor { axes: vec!["batch", "pos", "d_vocab"], shape: vec![1, ids.len(), v], ..flat };
     let words = |ids: &[u32]| Ok::<_, WalkError>(tokenizer.pieces(ids)?.iter().map(|piece| label(piece)).collect());
     let every: Vec<u32> = (0..v as u32).collect();
     let labels = Labels { tokens: vec![words(&ids)?], vocabulary: words(&every)?, ..Labels::default() };
@@ -231,7 +231,7 @@ pub(super) fn positions(config: &Config, kind: Positions, rows: usize) -> Views 
         _ => return lacks(format!("positions that are {kind} have no computed table")),
     };
     let values = (0..rows * d).map(|at| value(at / d, at % d, d) as f32).collect();
-    let tensor = Labelled {
+    let tensor = NamedTensor {
         name: kind.to_string(),
         axes: names::axes("pos_embed.weight", config),
         shape: vec![rows, d],
@@ -457,10 +457,10 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
 }
 
 /// The context as llm.c keeps it: heads side by side.
-fn merged(tensor: Labelled) -> Labelled {
-    let Labelled { name, shape, values, .. } = tensor;
+fn merged(tensor: NamedTensor) -> NamedTensor {
+    let NamedTensor { name, shape, values, .. } = tensor;
     let shape = vec![shape[0], shape[1], shape[2..].iter().product()];
-    Labelled { name, axes: vec!["batch", "pos", "features"], shape, values }
+    NamedTensor { name, axes: vec!["batch", "pos", "features"], shape, values }
 }
 
 // ---- lessons

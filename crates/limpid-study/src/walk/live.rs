@@ -17,7 +17,7 @@ use limpid_data::toys::Toy;
 use limpid_tokenizer::{Tokenizer, TokenizerError};
 use limpid_trace::labels::Labels;
 use limpid_trace::names::Notation;
-use limpid_trace::{self, Labelled, Trace, TraceError};
+use limpid_trace::{self, Keep, NamedTensor, Trace, TraceError};
 use limpid_train::{Control, Recipe, RunSettings, TrainEvent, log};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ enum Weights {
 
 /// A run of a model on its sequences, with gradients where there are losses.
 pub(super) struct Run<'a> {
-    pub trace: Trace<'a>,
+    pub trace: Trace,
     /// Words for the axes of its tensors.
     pub labels: Labels,
     pub ready: &'a Ready,
@@ -101,7 +101,7 @@ impl Run<'_> {
     }
 
     /// A tensor, a parameter or a gradient of this run.
-    pub fn get(&self, name: &str) -> Result<Labelled> {
+    pub fn get(&self, name: &str) -> Result<NamedTensor> {
         Ok(self.trace.get(name)?)
     }
 
@@ -319,7 +319,8 @@ impl Live {
             backend.write(param.region, &ready.values(&model, param, began.filter(|_| initial))?)?;
         }
         let backward = config.lm_head && batch.targets.iter().any(|target| *target != IGNORE);
-        let trace = Trace::run(&model, &mut *backend, &batch, backward)?;
+        let keep = if backward { Keep::Gradients } else { Keep::All };
+        let trace = Trace::run(&model, backend, &batch, keep)?;
         let labels = trace.labels(&|id| ready.piece(id));
         let notation = self.options.notation.unwrap_or(self.walk.notation);
         let scene = self.walk.scenes.iter().find(|scene| at.on.as_deref() == Some(&scene.id));

@@ -35,7 +35,7 @@ fn each(mut look: impl FnMut(&str, &WalkStep, &Show, &[Figure], &mut Run)) {
 fn element(
     at: &str,
     matrix: &Matrix,
-    tensor: &limpid_trace::Labelled,
+    tensor: &limpid_trace::NamedTensor,
     transposed: bool,
     d: usize,
     cell: [usize; 2],

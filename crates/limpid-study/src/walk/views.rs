@@ -18,7 +18,7 @@ use limpid_draw::view::{HeatScale, Matrix, View, matrices};
 use limpid_tokenizer::Tokenizer;
 use limpid_trace::labels::label;
 use limpid_trace::names::{self, Notation};
-use limpid_trace::{Labelled, SummaryRow};
+use limpid_trace::{NamedTensor, SummaryRow};
 use limpid_train::Recipe;
 use std::iter;
 
@@ -168,7 +168,7 @@ pub(super) fn caption(run: &Run, name: &str, by_head: bool, at: &At) -> String {
 }
 
 /// A tensor cut into matrices, or the part of it that is asked for.
-fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) -> Views {
+fn figures(run: &Run, tensor: NamedTensor, part: &TensorPart, at: &At, heat: bool) -> Views {
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     // a document writes W_Q for all heads
     let merged = part.merged || part.head.is_none() && last.starts_with("W_");
@@ -206,21 +206,21 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
 }
 
 /// Heads side by side: `[batch pos head d_head]` as `[batch pos features]`, `[head d_model d_head]` as `[d_model features]`.
-fn merge(tensor: Labelled) -> Labelled {
+fn merge(tensor: NamedTensor) -> NamedTensor {
     let Some(head) = tensor.axes.iter().position(|axis| *axis == "head") else { return tensor };
     let n = tensor.shape.len();
     let others = (0..n).filter(|axis| *axis != head && *axis != n - 1);
     let order: Vec<usize> = others.chain([head, n - 1]).collect();
-    let Labelled { name, mut axes, mut shape, values } = tensor.permuted(&order);
+    let NamedTensor { name, mut axes, mut shape, values } = tensor.permuted(&order);
     let (wide, heads) = (shape.pop().unwrap_or(1), shape.pop().unwrap_or(1));
     axes.truncate(n - 2);
     axes.push("features");
     shape.push(heads * wide);
-    Labelled { name, axes, shape, values }
+    NamedTensor { name, axes, shape, values }
 }
 
 /// Of a table with a row for each of many tokens, those of the texts; gives their ids.
-fn of_texts(run: &Run, tensor: &mut Labelled) -> Option<Vec<u32>> {
+fn of_texts(run: &Run, tensor: &mut NamedTensor) -> Option<Vec<u32>> {
     let many = tensor.axes.first() == Some(&"d_vocab") && tensor.shape.len() == 2 && tensor.shape[0] > MANY;
     if !many {
         return None;
@@ -289,7 +289,7 @@ fn one_hot(run: &Run, sequence: Option<usize>) -> Views {
         flat.name = "OneHot(x)".into();
     }
     let shape = vec![b, run.length, v];
-    let tensor = Labelled { axes: vec!["batch", "pos", "d_vocab"], shape, ..flat };
+    let tensor = NamedTensor { axes: vec!["batch", "pos", "d_vocab"], shape, ..flat };
     let part = TensorPart { sequence, decimals: Some(0), ..TensorPart::default() };
     figures(run, tensor, &part, &At::default(), false)
 }
@@ -328,7 +328,7 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
     let masks = table::masks(n.unwrap_or(run.length), window);
     let of = |value: &dyn Fn(f32) -> f32| {
         let values = masks.binary.values.iter().map(|v| value(*v)).collect();
-        Labelled { values, ..masks.binary.clone() }
+        NamedTensor { values, ..masks.binary.clone() }
     };
     let mut all = vec![];
     for form in forms {

@@ -18,7 +18,7 @@ use limpid_core::ops::{Target, Terms};
 use limpid_core::optimizer::{Method, adamw};
 use limpid_draw::table::TableOptions;
 use limpid_draw::view::{Grid, HeatScale, Matrix, View};
-use limpid_trace::Labelled;
+use limpid_trace::NamedTensor;
 use limpid_trace::labels::label;
 use limpid_trace::names;
 use limpid_train::Recipe;
@@ -173,7 +173,7 @@ fn tokens(run: &Run, sequence: usize) -> Vec<String> {
 }
 
 /// The (rows, cols) part of a tensor for one sequence, heads side by side.
-fn of_sequence(tensor: &Labelled, sequence: usize) -> Result<Vec<f64>> {
+fn of_sequence(tensor: &NamedTensor, sequence: usize) -> Result<Vec<f64>> {
     let sequences = tensor.shape.first().copied().unwrap_or(1).max(1);
     let size = tensor.values.len() / sequences;
     match tensor.values.get(sequence * size..(sequence + 1) * size) {
@@ -526,7 +526,7 @@ fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) 
     let new = new.unwrap_or((old + 1) % v as u32);
     ids[sequence][position] = new;
     let (after, ..) = live.run_on(at, &ids, logits)?;
-    let row = |logits: &Labelled, i: usize| logits.values[(sequence * t + i) * v..][..v].to_vec();
+    let row = |logits: &NamedTensor, i: usize| logits.values[(sequence * t + i) * v..][..v].to_vec();
     let off = |i: usize| {
         row(&before, i).iter().zip(row(&after, i)).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
     };

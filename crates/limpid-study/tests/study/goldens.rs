@@ -16,7 +16,7 @@ use limpid::model::{Mode, Model, Param};
 use limpid::names;
 use limpid::ops::Batch;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::trace::Trace;
+use limpid::trace::{Keep, Trace};
 use limpid_study::walk::printed::{numbers, place, rows};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fs;
@@ -54,11 +54,11 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
     for (t, row) in rows("s1.embedding").iter().enumerate() {
         columns().into_iter().zip(row).for_each(|(c, v)| table[t * 64 + c] = *v as f32);
     }
-    let (mut reference, mut cpu) = (Reference::new(&model), Cpu::new(&model, 2));
-    let backends: [&mut dyn Backend; 2] = [&mut reference, &mut cpu];
-    for backend in backends {
+    let backends: [Box<dyn Backend>; 2] = [Box::new(Reference::new(&model)), Box::new(Cpu::new(&model, 2))];
+    for mut backend in backends {
         backend.write(model.param("embed.weight").unwrap().region, &table).unwrap();
-        look(&Trace::run(&model, backend, &Batch::of_sequences((0..16).collect(), vec![], 16), false).unwrap());
+        let batch = Batch::of_sequences((0..16).collect(), vec![], 16);
+        look(&Trace::run(&model, backend, &batch, Keep::All).unwrap());
     }
 }
 
@@ -122,7 +122,7 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
     };
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: t }).unwrap();
     let unit = |rows: usize| (0..rows * c).map(|i| f32::from(i / c == i % c)).collect::<Vec<f32>>();
-    let near = |backend: &mut dyn Backend, by: f64| {
+    let near = |mut backend: Box<dyn Backend>, by: f64| {
         let mut qkv = vec![0.0; 3 * c * c]; // (out,in): column t of the first third is query t
         for (i, row) in scores[..t].iter().enumerate() {
             row[..t].iter().enumerate().for_each(|(j, s)| qkv[j * c + i] = (2.0 * by * s) as f32);
@@ -131,7 +131,7 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
         backend.write(model.param("embed.weight").unwrap().region, &unit(t)).unwrap();
         backend.write(model.param("blocks.0.attn.qkv.weight").unwrap().region, &qkv).unwrap();
         let batch = Batch::of_sequences((0..t as u32).collect(), vec![], t);
-        let trace = Trace::run(&model, backend, &batch, false).unwrap();
+        let trace = Trace::run(&model, backend, &batch, Keep::All).unwrap();
         let of = |name: &str| trace.get(&format!("blocks.0.attn.{name}")).unwrap();
         let (masked, pattern) = (of("hook_attn_scores"), of("hook_pattern"));
         let mut near = true;
@@ -145,8 +145,8 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
         }
         near
     };
-    assert!(near(&mut Reference::new(&model), 1.0) && near(&mut Cpu::new(&model, 1), 1.0));
-    assert!(!near(&mut Reference::new(&model), 0.25), "divided by 4 once more they are other weights");
+    assert!(near(Box::new(Reference::new(&model)), 1.0) && near(Box::new(Cpu::new(&model, 1)), 1.0));
+    assert!(!near(Box::new(Reference::new(&model)), 0.25), "divided by 4 once more they are other weights");
 
     // rows 13 to 15 are printed in part: any two weights of a row are in the ratio exp(difference of their scores)
     let [at, columns] = place("s1.attention.scores");
@@ -171,7 +171,8 @@ fn shapes_of_the_reduced_example() {
     assert_eq!((config.d_head(), config.context_length), (2, 4));
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 4 }).unwrap();
     let mut reference = Reference::new(&model);
-    let trace = Trace::run(&model, &mut reference, &Batch::of_sequences(vec![1, 2, 3, 0], vec![], 4), false).unwrap();
+    let trace =
+        Trace::run(&model, Box::new(reference), &Batch::of_sequences(vec![1, 2, 3, 0], vec![], 4), Keep::All).unwrap();
     for (name, shape) in [
         ("hook_resid_pre", &[1, 4, 2][..]), // X
         ("attn.hook_q", &[1, 4, 1, 2]),
@@ -456,7 +457,7 @@ fn gradients_by_block(place: NormPlace, (scheme, std): (Init, f64), layers: usiz
     model.params.iter().for_each(|p| cpu.write(p.region, &init::values(&model, p, scheme, std, seed)).unwrap());
     let random = |what: &str| ids(&format!("{what} {seed}"), b * t, config.vocab_size);
     let batch = Batch::of_sequences(random("tokens"), random("targets"), t);
-    let trace = Trace::run(&model, &mut cpu, &batch, true).unwrap();
+    let trace = Trace::run(&model, Box::new(cpu), &batch, Keep::Gradients).unwrap();
     let square = |name: &str| -> f64 {
         trace.get(&format!("{name}.grad")).unwrap().values.iter().map(|g| f64::from(*g).powi(2)).sum()
     };

@@ -19,7 +19,7 @@ impl Explainer<'_> {
     ) -> Result<Vec<Operand>, TraceError> {
         let Op::Attend { raw, scores, pattern, .. } = op else { return Ok(vec![]) };
         let region = [raw, scores, pattern][stage as usize];
-        let name = region.map_or(String::new(), |region| self.trace.names().name_of(region));
+        let name = region.map_or(String::new(), |region| self.trace.model().name_of(region));
         let values = self.score(&name, head, query, keys.clone())?;
         let cell = |key: usize| Cell { name: name.clone(), at: vec![self.b, head, query, key] };
         Ok(keys.zip(values).map(|(key, value)| found(value, cell(key))).collect())

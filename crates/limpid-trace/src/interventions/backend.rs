@@ -6,7 +6,7 @@
 //! what a head reads with them, those of an op change first, whatever the order of the list, all of a query together.
 
 use super::{ColumnAction, InterventionError, PlacedSteps, ResolvedSteps, Rows, WeightAction};
-use crate::Labelled;
+use crate::NamedTensor;
 use crate::sheet::{AttentionHead, Sheet};
 use limpid_core::backend::{Backend, Result as BackendResult, Wrapper};
 use limpid_core::kernels::attend::Stage;
@@ -201,7 +201,7 @@ fn attended(op: &Op, span: Span, rows: &[f32], sums: &[f32]) -> Option<Attention
     let first = if cache.is_some() { 0 } else { span.row };
     let rows = rows[first * qkv.cols..(first + all) * qkv.cols].to_vec();
     let sums = [vec![0.0; span.past * lse.cols], sums[own].to_vec()].concat();
-    let tensor = |values| Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values });
+    let tensor = |values| Arc::new(NamedTensor { name: String::new(), axes: vec![], shape: vec![], values });
     let span = Span { row: 0, rows: all, past: 0, table: 0, valid: span.valid };
     Some(AttentionHead { qkv: tensor(rows), lse: tensor(sums), heads, head: 0, span, scoring, changes: [].into() })
 }

@@ -7,7 +7,7 @@
 
 use super::{InterventionError, Rows};
 use crate::names::{self, Derived};
-use crate::{Labelled, TraceError, unknown};
+use crate::{NamedTensor, TraceError, unknown};
 use limpid_base::plural::plural;
 use limpid_core::model::{Axes, Model};
 use limpid_core::ops::{Op, Scoring, Span};
@@ -52,7 +52,7 @@ pub enum WeightAction {
     /// Keys get these weights; all others none.
     Set(Arc<BTreeMap<usize, f32>>),
     /// The rows of another run, [batch head query_pos key_pos], take their place.
-    From(Arc<Labelled>),
+    From(Arc<NamedTensor>),
 }
 
 /// What becomes of attention weights, and the positions of its queries.

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::generate::{Options, Overflow, Sampler, prompt_ids};
 use crate::model::{Mode, Model, Module};
 use crate::numeric::random;
+use crate::trace::Keep;
 use crate::trace::heads::{HeadLook, HeadScores, look};
 use crate::trace::lens::guesses;
 use crate::trace::sheet::Sheet;
@@ -260,11 +261,11 @@ fn picture(look: &HeadLook) -> impl Iterator<Item = u8> + '_ {
 fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     let config = lm.config();
     let (mut scores, mut kinds, mut norms, mut patterns) = (vec![], vec![], vec![], vec![]);
-    let mut trace = lm.trace_layers(ids, SEEN)?;
+    let trace = lm.trace_ids(ids, Keep::Blocks { seen: SEEN })?;
     for block in 0..config.n_layer {
         trace.step()?;
         for name in ["hook_resid_post", "hook_attn_out", "hook_mlp_out"] {
-            let tensor = trace.get(&Module::block(block).named(name))?;
+            let tensor = trace.shared(&Module::block(block).named(name))?;
             let length = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
             let all: f64 = tensor.values.chunks_exact(config.d_model).map(length).sum();
             norms.push((all / ids.len() as f64) as f32);
@@ -280,7 +281,7 @@ fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     let stages = config.n_layer + 1;
     let (mut top, mut log_prob) = (vec![NONE; stages * ids.len()], vec![f32::NAN; stages * ids.len()]);
     let (mut rank, mut loss) = (vec![NONE; stages * ids.len()], vec![f32::NAN; ids.len()]);
-    for (n, guess) in guesses(&mut trace, &(0..ids.len()).collect::<Vec<_>>())?.into_iter().enumerate() {
+    for (n, guess) in guesses(&trace, &(0..ids.len()).collect::<Vec<_>>())?.into_iter().enumerate() {
         let (pos, stage) = (n / stages, n % stages);
         let at = stage * ids.len() + pos;
         (top[at], log_prob[at]) = (guess.id, guess.log_prob);
@@ -307,7 +308,7 @@ fn on_repeated(lm: &Lm, ids: &[u32]) -> Result<Vec<f32>> {
     if ids.is_empty() {
         return Ok(vec![f32::NAN; lm.config().n_layer * lm.config().n_head]); // a context of one token
     }
-    let mut trace = lm.trace_layers(ids, SEEN)?;
+    let trace = lm.trace_ids(ids, Keep::Blocks { seen: SEEN })?;
     let mut induction = vec![];
     let half = ids.len() / 2;
     for block in 0..lm.config().n_layer {

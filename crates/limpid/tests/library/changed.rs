@@ -16,9 +16,9 @@ use limpid::numeric::random;
 use limpid::trace::attribution::{AttributionUnit, ModelPart, attribute};
 use limpid::trace::explain::explain;
 use limpid::trace::interventions::{ColumnAction, ResolvedSteps, StepPositions, StepSite, WeightAction};
-use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::path::{PathQuestion, largest, steps};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
+use limpid::trace::{Keep, Trace};
 use limpid::{Error, Interventions, Lm};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,10 +45,10 @@ fn changed(lm: &Lm, case: &Value) -> Lm {
 fn who_wrote_a_changed_logit_is_who_wrote_it_in_pytorch() {
     for (lm, case) in cases("why") {
         let lm = changed(&lm, &case);
-        let mut trace = lm.trace_layers(&ids(&case["tokens"]), 1 << 20).unwrap();
+        let trace = lm.trace_ids(&ids(&case["tokens"]), Keep::Blocks { seen: 1 << 20 }).unwrap();
         let (row, target) = (trace.batch().tokens.len() - 1, case["target"].as_u64().unwrap() as u32);
         for unit in [AttributionUnit::Component, AttributionUnit::Head, AttributionUnit::Neuron] {
-            let all = attribute(&mut trace, row, (target, None), unit, usize::MAX).unwrap();
+            let all = attribute(&trace, row, (target, None), unit, usize::MAX).unwrap();
             assert!(all.additive && all.remainder.abs() < 1e-5, "{unit:?}: {} of {case}", all.remainder);
             let mut found = BTreeMap::<String, f64>::new();
             for bar in &all.bars {
@@ -71,8 +71,8 @@ fn who_wrote_a_changed_logit_is_who_wrote_it_in_pytorch() {
             assert!(found.values().all(|v| v.abs() < 1e-6), "{unit:?}: {found:?} of {case}");
         }
         let asked = PathQuestion { row, target, foil: None };
-        let hops = largest(&mut trace, asked).unwrap();
-        for step in steps(&mut trace, asked, &hops, usize::MAX).unwrap() {
+        let hops = largest(&trace, asked).unwrap();
+        for step in steps(&trace, asked, &hops, usize::MAX).unwrap() {
             assert!(step.additive && step.remainder.abs() < 2e-5, "{hops:?}: {} of {case}", step.remainder);
         }
     }
@@ -95,15 +95,15 @@ fn changed_runs_add_up() {
         if steps.on(&batch.tokens, 6).is_err() {
             continue; // it needs another prompt
         }
-        let (model, backend) = filled(config, layers::mode(1, 6), 1, seed);
-        let run = (batch, Some(Arc::new(steps)));
-        let mut trace = LayerTrace::start_with(model, Box::new(backend), run, 1 << 24).unwrap();
+        let (model, backend) = filled(config, Keep::default().mode(1, 6), 1, seed);
+        let steps = Some(Arc::new(steps));
+        let trace = Trace::run_with_steps(&model, Box::new(backend), &batch, steps, Keep::default()).unwrap();
         let names: Vec<String> = named.tensors.iter().map(|tensor| tensor.name.clone()).collect();
         for name in names.iter().filter(|name| !name.contains("loss")) {
             for _ in 0..3 {
                 let shape = trace.shape(name).unwrap().1;
                 let at: Vec<usize> = shape.iter().map(|n| below(*n)).collect();
-                let why = explain(&mut trace, name, &at).unwrap();
+                let why = explain(&trace, name, &at).unwrap();
                 let sizes = why.parts.iter().flat_map(|part| part.terms.iter().map(|term| term.value.abs()));
                 let sizes = sizes.chain(why.steps.iter().map(|step| step.result.abs())).filter(|v| v.is_finite());
                 let most = 1e-4 * (sizes.sum::<f64>() + 1e-3);
@@ -112,7 +112,7 @@ fn changed_runs_add_up() {
             }
         }
         if config.lm_head {
-            let all = attribute(&mut trace, 5, (1, Some(2)), AttributionUnit::Head, usize::MAX).unwrap();
+            let all = attribute(&trace, 5, (1, Some(2)), AttributionUnit::Head, usize::MAX).unwrap();
             let linear = config.logits_softcap == 0.0 && !config.head_transform;
             let told = linear && config.norm_place != NormPlace::Post && config.norm_place != NormPlace::PostAttention;
             let size: f64 = all.bars.iter().map(|bar| bar.value.abs()).sum();
@@ -140,7 +140,7 @@ fn a_continuation_is_not_the_prompt() {
 #[test]
 fn sites_that_a_factor_stretches_can_be_changed() {
     for (lm, case) in cases("scaled") {
-        let mut trace = changed(&lm, &case).trace_layers(&ids(&case["tokens"]), 1 << 20).unwrap();
+        let trace = changed(&lm, &case).trace_ids(&ids(&case["tokens"]), Keep::Blocks { seen: 1 << 20 }).unwrap();
         let last = trace.batch().tokens.len() - 1;
         let want: Vec<f64> = case["logits"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
         let wide = lm.config().d_model;
@@ -195,7 +195,8 @@ fn a_source_is_as_long_as_the_prompt() {
                     step["pos"] = pos;
                 }
                 let lm = lm.intervene(&Interventions::try_from(json!([step])).unwrap()).unwrap();
-                let looked = lm.trace_layers(&prompt, 0).map(drop).map_err(|error| error.to_string());
+                let looked =
+                    lm.trace_ids(&prompt, Keep::Blocks { seen: 0 }).map(drop).map_err(|error| error.to_string());
                 assert_eq!(looked.is_ok(), length == 4, "{step}: {looked:?}");
                 let said = looked.err().unwrap_or_else(|| "source of the same length".into());
                 assert!(said.contains("source of the same length"), "{step}: {said}");
@@ -248,7 +249,7 @@ fn lists_name_each_number_once() {
     ] {
         let found = Interventions::try_from(json!([step]))
             .map_err(Error::from)
-            .and_then(|given| lm.intervene(&given)?.trace_layers(&[4, 5, 6], 0));
+            .and_then(|given| lm.intervene(&given)?.trace_ids(&[4, 5, 6], Keep::Blocks { seen: 0 }));
         let found = found.map(drop).unwrap_err().to_string();
         assert!(found.contains(said), "{said}: {found}");
     }

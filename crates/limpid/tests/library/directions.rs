@@ -9,6 +9,7 @@ use limpid::directions::{DirectionPosition, DirectionQuestion};
 use limpid::generate::Options;
 use limpid::numeric::random;
 use limpid::receipt::{Receipt, Replay, replay};
+use limpid::trace::Keep;
 use limpid::trace::directions::{DirectionMethod, FoundDirection};
 use limpid::{Error, InterventionError, Interventions, Lm};
 use serde_json::{Value, json};
@@ -137,7 +138,7 @@ fn a_difference_of_means_is_that_of_the_traces() {
                 let mut sum = vec![0.0; layer.vector.len()];
                 for (side, sign) in [(0, 1.0), (1, -1.0)] {
                     for pair in &pairs {
-                        let tensor = lm.trace_ids(&pair[side], |trace| trace.get(&layer.site)).unwrap();
+                        let tensor = lm.trace_ids(&pair[side], Keep::All).unwrap().get(&layer.site).unwrap();
                         let tokens = tensor.shape[1];
                         let wide = tensor.values.len() / tokens;
                         let columns: Vec<usize> = match (&question.heads, &question.units) {
@@ -170,7 +171,7 @@ fn steps(value: Value) -> Interventions {
 }
 
 fn logits(lm: &Lm, ids: &[u32]) -> Vec<u32> {
-    lm.trace_ids(ids, |trace| trace.get("logits")).unwrap().values.iter().map(|v| v.to_bits()).collect()
+    lm.trace_ids(ids, Keep::All).unwrap().get("logits").unwrap().values.iter().map(|v| v.to_bits()).collect()
 }
 
 /// One pair's direction, from each kind of file, is the step that adds the difference of the two prompts, to the last bit.
@@ -187,7 +188,15 @@ fn every_kind_of_file_gives_the_same_run() {
     }
     let site = "blocks.1.hook_resid_post";
     let patched = |from: &[u32]| {
-        lm.trace_ids(from, |trace| trace.get(site)).unwrap().values.chunks(lm.config().d_model).last().unwrap().to_vec()
+        lm.trace_ids(from, Keep::All)
+            .unwrap()
+            .get(site)
+            .unwrap()
+            .values
+            .chunks(lm.config().d_model)
+            .last()
+            .unwrap()
+            .to_vec()
     };
     let difference: Vec<f32> = patched(&pair[0]).iter().zip(patched(&pair[1])).map(|(a, b)| a - b).collect();
     let plain = logits(&lm, &ids);

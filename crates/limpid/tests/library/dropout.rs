@@ -7,7 +7,7 @@ use limpid::model::{Mode, Model};
 use limpid::names;
 use limpid::numeric::random;
 use limpid::ops::{Batch, Op};
-use limpid::trace::{Trace, TraceError};
+use limpid::trace::{Keep, Trace, TraceError};
 
 fn run(config: &Config, seed: Option<u64>, look: impl FnOnce(&Model, &Trace)) {
     let model = Model::new(config, Mode::Inspect { batch: 2, context: 5 }).unwrap();
@@ -19,7 +19,7 @@ fn run(config: &Config, seed: Option<u64>, look: impl FnOnce(&Model, &Trace)) {
         batch.segments = vec![0; 10];
     }
     batch.seed = seed;
-    look(&model, &Trace::run(&model, &mut reference, &batch, false).unwrap());
+    look(&model, &Trace::run(&model, Box::new(reference), &batch, Keep::All).unwrap());
 }
 
 fn close(what: &str, got: f32, want: f64) {

@@ -57,7 +57,7 @@ fn trained(training: Training) -> (Lm, Summary) {
 
 /// The bits of a model at a text.
 fn logits(lm: &Lm, text: &str) -> Vec<u32> {
-    let logits = lm.trace(text, |trace| trace.get("logits")).unwrap();
+    let logits = lm.trace(text).unwrap().get("logits").unwrap();
     logits.values.iter().map(|v| v.to_bits()).collect()
 }
 
@@ -119,7 +119,7 @@ fn scores_are_those_of_the_logits() {
     let (prompt, more) = ("to be", " or not");
     let found = lm.score(prompt, more).unwrap();
     let ids = lm.encode(&format!("{prompt}{more}")).unwrap();
-    let seen = lm.trace(&format!("{prompt}{more}"), |trace| trace.get("logits")).unwrap();
+    let seen = lm.trace(&format!("{prompt}{more}")).unwrap().get("logits").unwrap();
     let v = lm.config().vocab_size;
     for (i, log_prob) in found.log_probs.iter().enumerate() {
         let at = prompt.len() + i;
@@ -137,7 +137,7 @@ fn scores_are_those_of_the_logits() {
 #[test]
 fn embeddings_are_the_hidden_states_pooled() {
     let (lm, _) = trained(training(4));
-    let states = lm.trace("not to be", |trace| trace.get("ln_final.hook_out")).unwrap();
+    let states = lm.trace("not to be").unwrap().get("ln_final.hook_out").unwrap();
     let (rows, width) = (states.shape[1], lm.config().d_model);
     assert_eq!(states.values.len(), rows * width);
     assert_eq!(lm.embed("not to be", Pooling::Cls).unwrap(), states.values[..width]);
@@ -420,7 +420,7 @@ fn what_cannot_be_done_is_said() {
     };
     says(lm.embed("", Pooling::Mean).unwrap_err(), &["empty"]);
     says(lm.embed(&TEXT.repeat(2), Pooling::Mean).unwrap_err(), &["84 tokens", "context_length is 32"]);
-    says(lm.trace("to be", |trace| trace.get("blocks.9.hook_resid_post")).unwrap_err(), &["unknown tensor"]);
+    says(lm.trace("to be").unwrap().get("blocks.9.hook_resid_post").unwrap_err().into(), &["unknown tensor"]);
     says(lm.fill("to be").unwrap_err(), &["[MASK]"]);
     says(lm.chat(&[], &Options::default()).unwrap_err(), &["conversations"]);
     says(lm.encode("ü").unwrap_err(), &["\"ü\"", "not in the char vocabulary"]);
@@ -481,7 +481,7 @@ fn the_examples_do_what_they_say() {
         let tokens = look_inside::attends_to(&lm, "to be", 0, head).unwrap();
         assert_eq!(tokens.len(), 5);
         assert!(tokens.iter().enumerate().all(|(query, key)| *key <= query), "a causal model looks back");
-        let whole = lm.trace("to be", |trace| trace.get("blocks.0.attn.hook_pattern")).unwrap();
+        let whole = lm.trace("to be").unwrap().get("blocks.0.attn.hook_pattern").unwrap();
         let own = |key: usize| whole.at(&[0, head, 4, key]).unwrap();
         assert!((0..5).all(|key| own(key) <= own(tokens[4])), "head {head}");
         assert!(whole.slice("head", 99).is_none() && whole.slice("pos", 0).is_none());
@@ -508,7 +508,7 @@ fn the_examples_do_what_they_say() {
     );
     let mut same = 0;
     for (name, largest) in &seen {
-        if let Ok(tensor) = lm.trace("to be", |trace| trace.get(name)) {
+        if let Ok(tensor) = lm.trace("to be").unwrap().get(name) {
             assert_eq!(*largest, tensor.values.iter().fold(0.0, |most, v| v.abs().max(most)), "{name}");
             same += 1;
         }

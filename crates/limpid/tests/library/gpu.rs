@@ -7,6 +7,7 @@ use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Sampler};
 use limpid::gpu::{GpuChoice, GpuDevice};
 use limpid::receipt::Receipt;
+use limpid::trace::Keep;
 use limpid::train::Recipe;
 use limpid::{Device, Error, Lm, Machine, Pooling, Training};
 
@@ -74,8 +75,9 @@ fn a_model_is_itself_on_a_gpu() {
         [&gpu_lm, &cpu].map(|lm| lm.evaluate(&TextSource::of_text(text.clone())).unwrap().loss().unwrap() as f32);
     near("loss", &scores[..1], &scores[1..]);
     for name in ["blocks.1.attn.hook_pattern", "blocks.0.hook_resid_post.grad"] {
-        let [on_gpu, on_cpu] =
-            [&gpu_lm, &cpu].map(|lm| lm.trace_gradients("to be or", |trace| trace.get(name)).unwrap().values);
+        let [on_gpu, on_cpu] = [&gpu_lm, &cpu].map(|lm| {
+            lm.trace_ids(&lm.encode("to be or").unwrap(), Keep::Gradients).unwrap().get(name).unwrap().values
+        });
         near(name, &on_gpu, &on_cpu);
     }
     let sample = gpu_lm.generate("to be", &greedy).unwrap();

@@ -13,7 +13,7 @@ use limpid::numeric::blocks::Quant;
 use limpid::numeric::element::{Element, Values};
 use limpid::numeric::simd::Level;
 use limpid::ops::{Batch, Region};
-use limpid::trace::Trace;
+use limpid::trace::{Keep, Trace};
 use limpid::train::{Objective, Recipe, Trainer, WindowOrder};
 use std::path::{Path, PathBuf};
 
@@ -1010,7 +1010,7 @@ fn llm_c_s_activations_lie_as_there() {
     opened.load(&model, &mut *cpu).unwrap();
     let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
     let batch = Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context);
-    let trace = Trace::run(&model, &mut *cpu, &batch, true).unwrap();
+    let trace = Trace::run(&model, cpu, &batch, Keep::Gradients).unwrap();
     let own = limpid::trace::llmc_arrays(&trace).unwrap();
     let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<Vec<_>>();
     let forward: Vec<String> =

@@ -13,7 +13,7 @@ use limpid::trace::interventions::{
     StepPositions, StepSite, WeightAction,
 };
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
-use limpid::trace::{Labelled, Trace};
+use limpid::trace::{Keep, NamedTensor, Trace};
 use limpid::{Interventions, Lm, Source, Step};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,17 +40,17 @@ fn cpu(model: &Model, seed: u64) -> Box<dyn Backend> {
 }
 
 /// Every tensor of a run with steps.
-fn tensors(model: &Model, seed: u64, batch: &Batch, steps: Option<ResolvedSteps>) -> Vec<Labelled> {
+fn tensors(model: &Model, seed: u64, batch: &Batch, steps: Option<ResolvedSteps>) -> Vec<NamedTensor> {
     let mut backend = cpu(model, seed);
     if let Some(steps) = steps {
         steps.on(&batch.tokens, batch.tokens.len()).unwrap();
         backend = Box::new(InterveningBackend::every(backend, Arc::new(steps)));
     }
-    let trace = Trace::run(model, &mut *backend, batch, false).unwrap();
+    let trace = Trace::run(model, backend, batch, Keep::All).unwrap();
     trace.names().map(|name| trace.get(&name).unwrap()).collect()
 }
 
-fn bits(tensors: &[Labelled]) -> Vec<(String, Vec<u32>)> {
+fn bits(tensors: &[NamedTensor]) -> Vec<(String, Vec<u32>)> {
     tensors.iter().map(|one| (one.name.clone(), one.values.iter().map(|v| v.to_bits()).collect())).collect()
 }
 
@@ -59,7 +59,7 @@ fn all(site: &StepSite) -> Vec<usize> {
 }
 
 /// Rows of a tensor, position by position.
-fn rows(tensor: &Labelled) -> impl Iterator<Item = Arc<[f32]>> {
+fn rows(tensor: &NamedTensor) -> impl Iterator<Item = Arc<[f32]>> {
     tensor.values.chunks_exact(tensor.values.len() / CONTEXT).map(Arc::from)
 }
 
@@ -220,8 +220,8 @@ fn pytorch_gives_the_same_numbers() {
         let lm = models.entry(name).or_insert_with(|| Lm::open(folder.join("hf").join(name)).unwrap());
         let ids: Vec<u32> = case["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
         let changed = lm.intervene(&Interventions::try_from(case["do"].clone()).unwrap()).unwrap();
-        let logits = changed.trace_ids(&ids, |trace| trace.get("logits")).unwrap();
-        let mut by_layers = changed.trace_layers(&ids, 1 << 20).unwrap();
+        let logits = changed.trace_ids(&ids, Keep::All).unwrap().get("logits").unwrap();
+        let by_layers = changed.trace_ids(&ids, Keep::Blocks { seen: 1 << 20 }).unwrap();
         let last = by_layers.last().unwrap();
         by_layers
             .logits(&last.values, |row, own| {
@@ -395,10 +395,9 @@ fn the_lines_of_the_guide_run() -> Result<(), limpid::Error> {
     let lm = limpid::Training::new(config, recipe).text("to be or not to be ".repeat(60)).tokenizer("char").run()?.lm;
     let (text, options) = ("to be", limpid::generate::Options { max_tokens: 8, ..Default::default() });
     let steps: Interventions = r#"[{"scale": "blocks.0.hook_mlp_out", "by": 9}]"#.parse()?;
-    let look = |trace: &mut Trace| trace.get("logits");
-    assert_ne!(lm.intervene(&steps)?.trace(text, look)?.values, lm.trace(text, look)?.values);
+    assert_ne!(lm.intervene(&steps)?.trace(text)?.get("logits")?, lm.trace(text)?.get("logits")?);
     assert_eq!(lm.intervene(&steps)?.generate(text, &options)?.tokens.len(), 8);
-    assert_eq!(lm.trace(text, |trace| trace.get("blocks.0.attn.hook_pattern"))?.shape, [1, 4, 5, 5]);
+    assert_eq!(lm.trace(text)?.get("blocks.0.attn.hook_pattern")?.shape, [1, 4, 5, 5]);
     let question = SweepQuestion {
         clean: lm.encode("to be")?,
         corrupt: lm.encode("or be")?,

@@ -9,7 +9,7 @@ use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::numeric::random;
 use limpid::ops::Batch;
-use limpid::trace::Trace;
+use limpid::trace::{Keep, Trace};
 
 const BATCH: usize = 2;
 const CONTEXT: usize = 3;
@@ -88,7 +88,7 @@ fn every_shape_is_what_its_letters_say() {
         if config.n_segment > 0 {
             batch.segments = vec![0; BATCH * CONTEXT];
         }
-        let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
+        let trace = Trace::run(&model, Box::new(reference), &batch, Keep::All).unwrap();
         let params = model.params.iter().map(|param| param.name.clone());
         let derived = names::derived(&model).into_iter().map(|(name, _)| name);
         for name in trace.names().chain(params).chain(derived).collect::<Vec<_>>() {

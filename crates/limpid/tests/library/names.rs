@@ -12,7 +12,7 @@ use limpid::config::{Config, Dropout, NormKind, NormPlace, Positions};
 use limpid::model::{Mode, Model};
 use limpid::names;
 use limpid::ops::Batch;
-use limpid::trace::{Trace, batch_of};
+use limpid::trace::{Keep, Trace, batch_of};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -109,11 +109,12 @@ fn every_name_holds_what_transformers_has_there() {
         let batch =
             batch_of(&opened.config, &[&tokens], segments.as_ref().map(|segments| &segments[..]), mask).unwrap();
         let model = Model::new(&opened.config, Mode::Inspect { batch: 1, context: tokens.len() }).unwrap();
-        let mut backends: [(_, Box<dyn Backend>); 2] =
+        let backends: [(_, Box<dyn Backend>); 2] =
             [("cpu", Box::new(Cpu::new(&model, 1))), ("reference", Box::new(Reference::new(&model)))];
-        for (backend_name, backend) in &mut backends {
-            opened.load(&model, &mut **backend).unwrap();
-            let trace = Trace::run(&model, &mut **backend, &batch, truth.get("logits.grad").is_some()).unwrap();
+        for (backend_name, mut backend) in backends {
+            opened.load(&model, &mut *backend).unwrap();
+            let keep = if truth.get("logits.grad").is_some() { Keep::Gradients } else { Keep::All };
+            let trace = Trace::run(&model, backend, &batch, keep).unwrap();
             let names = compare(&format!("{case} on {backend_name}"), &trace, &truth);
             seen.extend(names.iter().map(|name| names::lookup(name).unwrap().0.name));
         }
@@ -174,7 +175,7 @@ fn norms_and_factors_of_branches_are_as_their_formulas_say() {
     let mut backend = Cpu::new(&model, 1);
     fill(&model, &mut backend);
     let batch = Batch::of_sequences(vec![1, 7, 3, 3, 0], vec![7, 3, 3, 0, 2], 5);
-    let trace = Trace::run(&model, &mut backend, &batch, false).unwrap();
+    let trace = Trace::run(&model, Box::new(backend), &batch, Keep::All).unwrap();
     let get = |name: &str| wide(&trace.get(name).unwrap_or_else(|e| panic!("{e}")).values);
     let times = |values: &[f64], factor: f64| values.iter().map(|v| v * factor).collect::<Vec<_>>();
     let close = |name: &str, want: &[f64]| assert_close(name, &get(name), want, 1e-6);

@@ -7,14 +7,13 @@ use limpid::backend::Backend;
 use limpid::config::{Config, NormKind};
 use limpid::model::Mode;
 use limpid::numeric::random;
-use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::path::{Hop, PathQuestion, PathStep, StepKind, follow};
-use limpid::trace::{Labelled, Trace};
+use limpid::trace::{Keep, NamedTensor, Trace};
 use std::collections::HashMap;
 
 /// Follows the larger bars of each step, as deep as the way goes or `deep` steps.
 fn walk(
-    trace: &mut LayerTrace,
+    trace: &Trace,
     asked: PathQuestion,
     hops: &mut Vec<Hop>,
     (wide, deep): (usize, usize),
@@ -51,9 +50,9 @@ fn asked(config: &Config, seed: u64, rows: u64) -> PathQuestion {
 fn every_step_adds_up_to_the_number_that_was_followed() {
     let mut steps = 0;
     for (seed, config) in configs().iter().enumerate().step_by(3) {
-        let mut trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
+        let trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
         let question = asked(config, seed as u64, 10);
-        walk(&mut trace, question, &mut vec![], (2, 4), &mut |step, hops| {
+        walk(&trace, question, &mut vec![], (2, 4), &mut |step, hops| {
             steps += 1;
             let size: f64 = step.bars.iter().map(|bar| bar.value.abs()).sum();
             let sum: f64 = step.bars.iter().map(|bar| bar.value).sum();
@@ -69,8 +68,8 @@ fn every_step_adds_up_to_the_number_that_was_followed() {
             let text = step.sentence(&|id| format!("<{id}>"));
             assert!(!text.contains("NaN"), "{text}");
         });
-        let shown = follow(&mut trace, question, &[], 2).unwrap();
-        let all = follow(&mut trace, question, &[], usize::MAX).unwrap();
+        let shown = follow(&trace, question, &[], 2).unwrap();
+        let all = follow(&trace, question, &[], usize::MAX).unwrap();
         let n = all.bars.len().min(2);
         assert_eq!(shown.bars[..], all.bars[..n]);
         let left: f64 = all.bars[n..].iter().map(|bar| bar.value).sum();
@@ -82,32 +81,32 @@ fn every_step_adds_up_to_the_number_that_was_followed() {
 #[test]
 fn a_way_that_leads_nowhere_is_refused_with_the_ways_that_there_are() {
     let config = &configs()[0];
-    let mut trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
+    let trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
     let question = PathQuestion { row: 4, target: 3, foil: None };
     for (hops, says) in
         [("h9.9", "no `h9.9` there; it goes on to"), ("t1", "no `t1`"), ("u1", "no `u1`"), ("w,w", "no `w`")]
     {
         let hops: Vec<Hop> = hops.split(',').map(|hop| hop.parse().unwrap()).collect();
-        let error = follow(&mut trace, question, &hops, 9).unwrap_err().to_string();
+        let error = follow(&trace, question, &hops, 9).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
     for wrong in ["", "h1", "h1.x", "t", "t-1", "u1.5", "w1", "x", "ü"] {
         assert!(wrong.parse::<Hop>().unwrap_err().contains("no step of a path"), "{wrong}");
     }
     let far = PathQuestion { row: 9, ..question };
-    assert!(follow(&mut trace, far, &[], 9).unwrap_err().to_string().contains("no row 9"));
+    assert!(follow(&trace, far, &[], 9).unwrap_err().to_string().contains("no row 9"));
     let word = PathQuestion { target: 9999, ..question };
-    assert!(follow(&mut trace, word, &[], 9).unwrap_err().to_string().contains("outside the model's vocabulary"));
+    assert!(follow(&trace, word, &[], 9).unwrap_err().to_string().contains("outside the model's vocabulary"));
 }
 
 #[test]
 fn damaged_weights_are_said_and_nothing_is_added_up() {
     let config = &configs()[0];
-    let (model, mut backend) = filled(config, layers::mode(1, 5), 1, 3);
+    let (model, mut backend) = filled(config, Keep::default().mode(1, 5), 1, 3);
     let damaged = model.params.iter().find(|param| param.name == "blocks.0.mlp.out.weight").unwrap().region;
     backend.write(damaged, &vec![f32::NAN; damaged.len()]).unwrap();
-    let mut trace = LayerTrace::start(model, Box::new(backend), batch(config, 1, 5, 3), 1 << 20).unwrap();
-    let step = follow(&mut trace, PathQuestion { row: 4, target: 1, foil: Some(2) }, &[], 9).unwrap();
+    let trace = Trace::run(&model, Box::new(backend), &batch(config, 1, 5, 3), Keep::default()).unwrap();
+    let step = follow(&trace, PathQuestion { row: 4, target: 1, foil: Some(2) }, &[], 9).unwrap();
     let text = step.sentence(&|id| id.to_string());
     assert!(text.contains("NaN or infinite") && !text.contains("ahead"), "{text}");
 }
@@ -117,7 +116,7 @@ fn damaged_weights_are_said_and_nothing_is_added_up() {
 /// All tensors of a run, and how the head reads its last stream.
 struct Oracle {
     config: Config,
-    tensors: HashMap<String, Labelled>,
+    tensors: HashMap<String, NamedTensor>,
     ids: Vec<u32>,
     row: usize,
     /// The direction in which the stream is read.
@@ -141,8 +140,8 @@ fn three() -> [Config; 3] {
 impl Oracle {
     fn new(config: &Config, seed: u64, asked: PathQuestion) -> Oracle {
         let all = batch(config, 1, 12, seed);
-        let (model, mut backend) = filled(config, Mode::Inspect { batch: 1, context: 12 }, 1, seed);
-        let trace = Trace::run(&model, &mut backend, &all, false).unwrap();
+        let (model, backend) = filled(config, Mode::Inspect { batch: 1, context: 12 }, 1, seed);
+        let trace = Trace::run(&model, Box::new(backend), &all, Keep::All).unwrap();
         let names = model.tensors.iter().map(|tensor| &tensor.name).chain(model.params.iter().map(|param| &param.name));
         let tensors = names.map(|name| (name.clone(), trace.get(name).unwrap())).collect();
         let mut oracle = Oracle {
@@ -344,9 +343,9 @@ fn sentences_state_the_numbers_of_the_run() {
             let mut question = asked(config, seed, 12);
             question.row = question.row.max(3);
             let oracle = Oracle::new(config, seed, question);
-            let mut trace = by_layers(config, &batch(config, 1, 12, seed), 1, seed, 1 << 24);
+            let trace = by_layers(config, &batch(config, 1, 12, seed), 1, seed, 1 << 24);
             // tokens that are alike would have one name: the sentence is of places, the test of names
-            walk(&mut trace, question, &mut vec![], (5, 2), &mut |step, hops| {
+            walk(&trace, question, &mut vec![], (5, 2), &mut |step, hops| {
                 if matches!(
                     step.kind,
                     StepKind::Mlp { .. } | StepKind::Unit { .. } | StepKind::Word | StepKind::Stream { .. }

@@ -10,8 +10,8 @@ use limpid::draw::view::{Matrix, Paint};
 use limpid::model::{Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::ops::Batch;
-use limpid::trace::Trace;
 use limpid::trace::labels::Labels;
+use limpid::trace::{Keep, Trace};
 use limpid_core::kernels::activate::reference::value;
 
 const WORDS: [&str; 11] = ["a", "<b>", "c&d", "\"e\"", "f", "g", "h", "i", "j", "k", "l"];
@@ -30,7 +30,7 @@ fn seen<T>(config: &Config, look: impl FnOnce(&Trace, &Labels) -> T) -> T {
     if config.n_segment > 0 {
         batch.segments = vec![0; 10];
     }
-    let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
+    let trace = Trace::run(&model, Box::new(reference), &batch, Keep::All).unwrap();
     let labels = trace.labels(&|id| WORDS.get(id as usize).map_or_else(|| id.to_string(), |word| word.to_string()));
     look(&trace, &labels)
 }

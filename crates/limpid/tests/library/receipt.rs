@@ -62,7 +62,7 @@ fn answered(lm: &Lm, options: &Options) -> Receipt {
 fn a_receipt_replays_on_every_level() {
     let mut lm = trained(1);
     let bits = |lm: &Lm| -> Vec<u32> {
-        let logits = lm.trace("to be", |trace| trace.get("logits")).unwrap();
+        let logits = lm.trace("to be").unwrap().get("logits").unwrap();
         logits.values.into_iter().map(f32::to_bits).collect()
     };
     for precision in [Precision::F32, Precision::Bf16] {

@@ -18,7 +18,7 @@ use limpid::ops::program::UncheckedProgram;
 use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span};
 use limpid::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::trace::{self, Trace};
+use limpid::trace::{self, Keep, Trace};
 use limpid::train::evaluate::score;
 use limpid::train::{
     Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunOptions, Schedule, Summary, TrainError,
@@ -564,24 +564,20 @@ fn a_look_inside_that_fails_says_so() {
     let model = Model::new(&one_block(), Mode::Inspect { batch: 1, context: 6 }).unwrap();
     let batch = Batch::of_sequences(vec![1, 2, 3, 4, 5, 6], vec![2, 3, 4, 5, 6, 7], 6);
     let told = Told::new();
-    let mut backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
-    let (want, ops) = told.counted(|| {
-        let mut trace = Trace::run(&model, &mut backend, &batch, true).unwrap();
-        let lens = trace.lens("blocks.0.hook_resid_mid").unwrap();
-        (trace.rows().unwrap(), trace::tensors(&trace, &[]).unwrap(), lens)
-    });
+    let look = || {
+        let backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
+        let trace = Trace::run(&model, Box::new(backend), &batch, Keep::Gradients)?;
+        let lens = trace.lens("blocks.0.hook_resid_mid")?;
+        Ok::<_, trace::TraceError>((trace.rows()?, trace::tensors(&trace, &[])?, lens))
+    };
+    let (want, ops) = told.counted(|| look().unwrap());
     assert!(want.1.iter().any(|t| t.name == "logits.grad"));
     for k in 0..ops {
         told.fail_in(k);
-        let looked = Trace::run(&model, &mut backend, &batch, true).and_then(|mut trace| {
-            let lens = trace.lens("blocks.0.hook_resid_mid")?;
-            Ok((trace.rows()?, trace::tensors(&trace, &[])?, lens))
-        });
-        assert!(matches!(looked, Err(trace::TraceError::Backend(BackendError::Lost { .. }))), "op {k} of {ops}");
+        assert!(matches!(look(), Err(trace::TraceError::Backend(BackendError::Lost { .. }))), "op {k} of {ops}");
     }
     told.fails.store(NEVER, Relaxed);
-    let trace = Trace::run(&model, &mut backend, &batch, true).unwrap();
-    assert_eq!(trace::tensors(&trace, &[]).unwrap(), want.1);
+    assert_eq!(look().unwrap().1, want.1);
 }
 
 /// What a recipe says that gradients set aside take is what is set aside.

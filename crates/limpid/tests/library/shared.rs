@@ -228,7 +228,7 @@ fn a_model_keeps_its_weights_once() {
         lm.score("to be", " or").unwrap();
         lm.evaluate(&TextSource::of_text(text)).unwrap();
         lm.embed("not to be", Pooling::Mean).unwrap();
-        lm.trace("to be", |trace| trace.get("logits")).unwrap();
+        lm.trace("to be").unwrap().get("logits").unwrap();
         (held() - before) / copy
     };
     let folder = std::env::temp_dir().join(format!("limpid-shared-{}", std::process::id()));

@@ -11,15 +11,14 @@ use limpid::numeric::random;
 use limpid::ops::IGNORE;
 use limpid::trace::compare::compare;
 use limpid::trace::index_of;
-use limpid::trace::layers::LayerTrace;
 use limpid::trace::predict::Prediction;
 use limpid::trace::sweep::{Sweep, SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
+use limpid::trace::{Keep, Trace};
 use limpid::{Error, Interventions, Lm, Machine};
 use limpid_core::numeric::math;
 use serde_json::{Value, json};
 
 const TOKENS: usize = 5;
-const SEEN: usize = 1 << 20;
 
 /// A model in a file, with weights that make its heads differ; `spoil` changes them.
 fn lm(config: &Config, seed: u64, spoil: impl Fn(&Param, &mut [f32])) -> (Lm, Folder) {
@@ -80,16 +79,16 @@ fn a_grid_without_bounds_is_refused() {
     assert!(whole.layer_bytes(&config) >= values(12_000), "both patterns count, however few the cells");
 }
 
-fn logits(run: &mut LayerTrace) -> Vec<Vec<f32>> {
+fn logits(run: &Trace) -> Vec<Vec<f32>> {
     let (last, mut rows) = (run.last().unwrap(), vec![]);
     run.logits(&last.values, |_, logits| rows.push(logits.to_vec())).unwrap();
     rows
 }
 
 /// The metric of a run, by other ways than a sweep's.
-fn metric(lm: &Lm, question: &SweepQuestion, run: &mut LayerTrace) -> f64 {
+fn metric(lm: &Lm, question: &SweepQuestion, run: &Trace) -> f64 {
     let row = (TOKENS as i64 + question.position) as usize;
-    let (rows, mut clean) = (logits(run), lm.trace_layers(&question.clean, SEEN).unwrap());
+    let (rows, clean) = (logits(run), lm.trace_ids(&question.clean, Keep::default()).unwrap());
     match question.metric {
         SweepMetric::LogitDifference { answer, foil } => {
             f64::from(rows[row][answer as usize]) - f64::from(rows[row][foil as usize])
@@ -107,7 +106,7 @@ fn metric(lm: &Lm, question: &SweepQuestion, run: &mut LayerTrace) -> f64 {
                 .collect();
             losses.iter().sum::<f64>() / losses.len() as f64
         }
-        SweepMetric::Divergence => compare(&mut clean, run).unwrap().kl.unwrap()[row],
+        SweepMetric::Divergence => compare(&clean, run).unwrap().kl.unwrap()[row],
     }
 }
 
@@ -119,7 +118,7 @@ fn intervention(lm: &Lm, question: &SweepQuestion, (axes, index): (&[&str], &[us
     let mut step = json!({ "patch": name, "from": { "tokens": question.clean } });
     if let (Some(head), Some(query), Some(key)) = (at("head"), at("query_pos"), at("key_pos")) {
         let weights = |ids: &[u32]| -> Vec<f32> {
-            let pattern = lm.trace_layers(ids, SEEN).unwrap().get(&name).unwrap();
+            let pattern = lm.trace_ids(ids, Keep::default()).unwrap().get(&name).unwrap();
             (0..TOKENS).map(|key| pattern.at(&[0, head, query, key]).unwrap()).collect()
         };
         let mut row = weights(&question.corrupt);
@@ -244,7 +243,7 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
     let Sweep { clean, corrupt, metric: grid, recovered, peaks } = sweep;
     let what = format!("{question:?} of {:?}", lm.config());
     assert_eq!((rows, &grid.axes, &grid.shape), (lm.config().n_layer, &recovered.axes, &recovered.shape), "{what}");
-    let of = |ids: &[u32], lm: &Lm| metric(lm, question, &mut lm.trace_layers(ids, SEEN).unwrap());
+    let of = |ids: &[u32], lm: &Lm| metric(lm, question, &lm.trace_ids(ids, Keep::default()).unwrap());
     assert_eq!([clean, corrupt], [of(&question.clean, lm), of(&question.corrupt, lm)], "{what}");
     let (mut changed, mut reached) = (0, vec![]);
     let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 }).unwrap();
@@ -260,7 +259,7 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
             sender == to.tensor || sender.ends_with("hook_resid_pre") && to.tensor == before("hook_resid_post")
         };
         let patched = if question.to.as_ref().is_some_and(is_receiver) { lm } else { &lm.intervene(&steps).unwrap() };
-        let want = metric(lm, question, &mut patched.trace_layers(&question.corrupt, SEEN).unwrap());
+        let want = metric(lm, question, &patched.trace_ids(&question.corrupt, Keep::default()).unwrap());
         assert_eq!(got.to_bits(), (want as f32).to_bits(), "{index:?} of {what}: {got} and {want}");
         let share = (want - corrupt) / (clean - corrupt) + 0.0;
         assert_eq!(recovered.values[n].to_bits(), (share as f32).to_bits(), "{index:?} of {what}");
@@ -278,7 +277,7 @@ fn check(lm: &Lm, question: &SweepQuestion) -> usize {
     assert_eq!(peaks[0].recovered as f32, first, "{what}");
     for peak in &peaks {
         let again = lm.intervene(&peak.intervention).unwrap();
-        let again = metric(lm, question, &mut again.trace_layers(&question.corrupt, SEEN).unwrap());
+        let again = metric(lm, question, &again.trace_ids(&question.corrupt, Keep::default()).unwrap());
         assert_eq!(grid.at(&peak.index).unwrap(), again as f32, "{} of {what}", peak.intervention);
     }
     changed
@@ -385,7 +384,8 @@ fn an_estimate_is_the_slope_of_the_sweep() {
         let sweep = lm.sweep(&question, &mut |_| true).unwrap();
         assert_eq!((estimate.clean, estimate.corrupt), (sweep.clean, sweep.corrupt));
         assert_eq!(estimate.metric.shape, sweep.metric.shape);
-        let rows = |ids: &[u32], layer: usize| lm.trace_layers(ids, SEEN).unwrap().get(&site.tensor(layer)).unwrap();
+        let rows =
+            |ids: &[u32], layer: usize| lm.trace_ids(ids, Keep::default()).unwrap().get(&site.tensor(layer)).unwrap();
         for (at, got) in estimate.metric.values.iter().enumerate() {
             let index = index_of(at, &estimate.metric.shape);
             let [clean, corrupt] = [rows(&question.clean, index[0]), rows(&question.corrupt, index[0])];
@@ -403,7 +403,7 @@ fn an_estimate_is_the_slope_of_the_sweep() {
                     step[0]["head"] = (*head).into();
                 }
                 let moved = lm.intervene(&Interventions::try_from(step).unwrap()).unwrap();
-                metric(&lm, &question, &mut moved.trace_layers(&question.corrupt, SEEN).unwrap())
+                metric(&lm, &question, &moved.trace_ids(&question.corrupt, Keep::default()).unwrap())
             };
             let want = sweep.corrupt + (moved(1.0) - moved(-1.0)) / 2e-2;
             let off = (f64::from(*got) - want).abs();
@@ -521,7 +521,7 @@ fn gradients_of_words_add_up_to_that_of_the_loss() {
     let slopes = lm.metric_slopes(&ids, (SweepMetric::LogitDifference { answer: 3, foil: 11 }, 4)).unwrap();
     assert_eq!((slopes.stream.len(), slopes.heads.len(), slopes.attribution[0].len()), (3, 2, 4));
     assert!(slopes.stream.iter().all(|stage| stage[5..].iter().all(|norm| *norm == 0.0) && stage[4] > 0.0));
-    let z = lm.trace_layers(&ids, SEEN).unwrap().get(&names[1]).unwrap();
+    let z = lm.trace_ids(&ids, Keep::default()).unwrap().get(&names[1]).unwrap();
     let share: f64 = z.values.iter().zip(&both[1].values).map(|(z, g)| f64::from(*z) * f64::from(*g)).sum();
     assert!((slopes.attribution[0].iter().sum::<f64>() - share).abs() < 1e-9);
     let said = |metric, at| lm.metric_gradients(&ids, (metric, at), &names).unwrap_err().to_string();

@@ -5,6 +5,7 @@ use limpid::config::{Config, Dropout, Mask, NormPlace};
 use limpid::generate::{Options, Overflow, Sampler};
 use limpid::model::{Lora, Module, Tuning};
 use limpid::timelapse::{FILE, Frame, NONE, SCORES, Timelapse, TimelapseError};
+use limpid::trace::Keep;
 use limpid::trace::heads::look;
 use limpid::trace::lens::lens;
 use limpid::train::ranks::threads::threads;
@@ -178,8 +179,8 @@ fn a_frame_is_what_the_model_says() {
     assert_eq!(header.repeated[..12], header.repeated[12..]);
     let numbers = |name| timelapse.numbers(frame, name).unwrap();
     let counts = |name| timelapse.counts(frame, name).unwrap();
-    let mut trace = lm.trace_layers(&ids, 0).unwrap();
-    let mut repeated = lm.trace_layers(&header.repeated, 0).unwrap();
+    let trace = lm.trace_ids(&ids, Keep::Blocks { seen: 0 }).unwrap();
+    let repeated = lm.trace_ids(&header.repeated, Keep::Blocks { seen: 0 }).unwrap();
     for block in 0..2 {
         for head in 0..2 {
             let (at, scores) = (block * 2 + head, look(trace.head(block, 0, head).unwrap(), &ids, 8).scores);
@@ -197,7 +198,7 @@ fn a_frame_is_what_the_model_says() {
         let mean = lengths.sum::<f64>() / ids.len() as f64;
         assert!((f64::from(numbers("norms")[block * 3 + 2]) - mean).abs() < 1e-5 * mean);
     }
-    for row in lens(&mut trace, &[0, 5, ids.len() - 1], 1).unwrap() {
+    for row in lens(&trace, &[0, 5, ids.len() - 1], 1).unwrap() {
         for (stage, cell) in row.cells.iter().enumerate() {
             let at = stage * ids.len() + row.row;
             assert_eq!(counts("lens_top")[at], cell.prediction.top[0].id);

@@ -10,18 +10,17 @@ use limpid::numeric::random;
 use limpid::trace::attribution::{Attribution, AttributionUnit, attribute};
 use limpid::trace::compare::compare;
 use limpid::trace::explain::{Explanation, Operation, TERMS, explain};
-use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::lens::{lens, stages};
 use limpid::trace::mlp::{BINS, DEAD, look_at_mlp};
-use limpid::trace::{Labelled, Trace, TraceError};
+use limpid::trace::{Keep, NamedTensor, Trace, TraceError};
 use std::collections::HashMap;
 
 /// Every tensor of a trace, by name, the rows of each head together.
-struct Tensors(HashMap<String, Labelled>);
+struct Tensors(HashMap<String, NamedTensor>);
 
 impl Tensors {
-    fn get(&mut self, trace: &mut LayerTrace, name: &str) -> &Labelled {
-        self.0.entry(name.into()).or_insert_with(|| (*trace.get(name).unwrap()).clone().heads_first())
+    fn get(&mut self, trace: &Trace, name: &str) -> &NamedTensor {
+        self.0.entry(name.into()).or_insert_with(|| trace.get(name).unwrap().heads_first())
     }
 }
 
@@ -62,9 +61,9 @@ fn bound(why: &Explanation, exponents: f64) -> f64 {
 }
 
 /// Everything about one cell.
-fn adds_up(trace: &mut LayerTrace, tensors: &mut Tensors, name: &str, at: &[usize], dropout: f64) -> Explanation {
+fn adds_up(trace: &Trace, tensors: &mut Tensors, name: &str, at: &[usize], dropout: f64) -> Explanation {
     let why = explain(trace, name, at).unwrap();
-    let place = format!("{name} {at:?} of {:?}", trace.names().config);
+    let place = format!("{name} {at:?} of {:?}", trace.model().config);
     assert_eq!((why.cell.name.as_str(), &why.cell.at[..]), (name, at));
     assert_eq!(why.value.to_bits(), tensors.get(trace, name).at(at).unwrap().to_bits(), "{place}");
     let shown: usize = why.parts.iter().map(|part| part.terms.len()).sum();
@@ -127,8 +126,8 @@ fn adds_up(trace: &mut LayerTrace, tensors: &mut Tensors, name: &str, at: &[usiz
     why
 }
 
-fn every_name(trace: &LayerTrace) -> Vec<String> {
-    let model = trace.names();
+fn every_name(trace: &Trace) -> Vec<String> {
+    let model = trace.model();
     let mut all: Vec<String> = vec!["input".into()];
     all.extend(model.tensors.iter().map(|tensor| tensor.name.clone()));
     all.extend(model.params.iter().map(|param| param.name.clone()));
@@ -143,9 +142,9 @@ fn kept(config: &Config) -> f64 {
     if config.dropout.scale == Unscaled && p > 0.0 { f64::from(1.0 - p as f32) } else { 1.0 }
 }
 
-fn every_tensor_adds_up(trace: &mut LayerTrace, seed: u64) {
+fn every_tensor_adds_up(trace: &Trace, seed: u64) {
     let (names, mut tensors) = (every_name(trace), Tensors(HashMap::new()));
-    let kept = kept(&trace.names().config);
+    let kept = kept(&trace.model().config);
     for (n, name) in names.iter().enumerate() {
         let (_, shape) = trace.shape(name).unwrap();
         for draw in 0..2u64 {
@@ -155,7 +154,7 @@ fn every_tensor_adds_up(trace: &mut LayerTrace, seed: u64) {
             let at: Vec<usize> = shape.iter().enumerate().map(pick).collect();
             let why = adds_up(trace, &mut tensors, name, &at, kept);
             assert!(why.words.ends_with('.') && why.words.len() > 20, "{name}: {}", why.words);
-            let is_made = trace.names().tensor(name).is_some();
+            let is_made = trace.model().tensor(name).is_some();
             assert_eq!(why.op == "parameter" || why.op == "input", !is_made && !name.contains("hook"), "{name}");
         }
     }
@@ -165,8 +164,8 @@ fn every_tensor_adds_up(trace: &mut LayerTrace, seed: u64) {
 #[ignore = "gate"]
 fn every_number_is_the_sum_behind_it() {
     for (seed, config) in configs().iter().enumerate() {
-        let mut trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
-        every_tensor_adds_up(&mut trace, seed as u64);
+        let trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
+        every_tensor_adds_up(&trace, seed as u64);
     }
 }
 
@@ -177,23 +176,23 @@ fn and_so_it_is_with_an_adapter() {
     }
 }
 
-fn adapted(config: &Config, seed: u64) -> LayerTrace {
+fn adapted(config: &Config, seed: u64) -> Trace {
     let targets = vec!["attention".into(), "feed-forward".into()];
     let tuning = Tuning { lora: Some(Lora { rank: 3, alpha: 5.0, dropout: 0.0, targets }), ..Tuning::default() };
-    let (model, backend) = tuned(config, layers::mode(2, 5), &tuning, 1, seed);
-    LayerTrace::start(model, Box::new(backend), batch(config, 2, 5, seed), 1 << 24).unwrap()
+    let (model, backend) = tuned(config, Keep::default().mode(2, 5), &tuning, 1, seed);
+    Trace::run(&model, Box::new(backend), &batch(config, 2, 5, seed), Keep::Blocks { seen: 1 << 24 }).unwrap()
 }
 
 #[test]
 fn a_cell_that_is_not_there_is_refused() {
     let config = &configs()[0];
-    let mut trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
+    let trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
     let said = |error: TraceError| error.to_string();
-    let outside = said(explain(&mut trace, "blocks.0.hook_resid_post", &[0, 5, 0]).unwrap_err());
+    let outside = said(explain(&trace, "blocks.0.hook_resid_post", &[0, 5, 0]).unwrap_err());
     assert!(outside.contains("[1, 5, 12]: there is no cell at [0, 5, 0]"), "{outside}");
-    assert!(said(explain(&mut trace, "blocks.0.hook_resid_post", &[0]).unwrap_err()).contains("at [0]"));
-    assert!(said(explain(&mut trace, "hook_embd", &[0]).unwrap_err()).contains("did you mean `hook_embed`"));
-    assert!(matches!(explain(&mut trace, "logits.grad", &[0]).unwrap_err(), TraceError::NoBackward { .. }));
+    assert!(said(explain(&trace, "blocks.0.hook_resid_post", &[0]).unwrap_err()).contains("at [0]"));
+    assert!(said(explain(&trace, "hook_embd", &[0]).unwrap_err()).contains("did you mean `hook_embed`"));
+    assert!(matches!(explain(&trace, "logits.grad", &[0]).unwrap_err(), TraceError::NoBackward { .. }));
 }
 
 /// Beside a trace that keeps everything and runs the head on a stage at a time.
@@ -201,13 +200,13 @@ fn a_cell_that_is_not_there_is_refused() {
 fn the_lens_reads_every_stage_as_the_last() {
     for (seed, config) in configs().iter().enumerate().step_by(3) {
         let (seed, batch) = (seed as u64, batch(config, 2, 5, seed as u64));
-        let (model, mut backend) = filled(config, Mode::Inspect { batch: 2, context: 5 }, 1, seed);
-        let mut kept = Trace::run(&model, &mut backend, &batch, false).unwrap();
+        let (model, backend) = filled(config, Mode::Inspect { batch: 2, context: 5 }, 1, seed);
+        let kept = Trace::run(&model, Box::new(backend), &batch, Keep::All).unwrap();
         let mut names = vec!["blocks.0.hook_resid_pre".to_string()];
         names.extend((0..config.n_layer).map(|block| format!("blocks.{block}.hook_resid_post")));
         let wanted: Vec<Vec<f32>> = names.iter().map(|name| kept.lens(name).unwrap().values).collect();
         let (rows, v) = ([7, 0, 9, 7], config.vocab_size);
-        let all = lens(&mut by_layers(config, &batch, 1, seed, 1 << 20), &rows, 3).unwrap();
+        let all = lens(&by_layers(config, &batch, 1, seed, 1 << 20), &rows, 3).unwrap();
         assert_eq!(all.iter().map(|row| row.row).collect::<Vec<_>>(), rows);
         assert_eq!(stages(config.n_layer), ["embed", "0", "1"]);
         for row in &all {
@@ -243,8 +242,8 @@ fn the_lens_reads_every_stage_as_the_last() {
         }
     }
     let config = &configs()[0];
-    let mut trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
-    assert!(lens(&mut trace, &[5], 1).unwrap_err().to_string().contains("no row 5"));
+    let trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
+    assert!(lens(&trace, &[5], 1).unwrap_err().to_string().contains("no row 5"));
 }
 
 fn bar(all: &Attribution, name: &str) -> f64 {
@@ -252,8 +251,8 @@ fn bar(all: &Attribution, name: &str) -> f64 {
 }
 
 /// The bars of all units add up to the logit difference, and finer ones to coarser ones; a write's bar is what its definition says.
-fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
-    let config = trace.names().config.clone();
+fn attribution_adds_up(trace: &Trace, seed: u64) {
+    let config = trace.model().config.clone();
     let draw = |site: u64, n: usize| random::below(seed, 70 + site, 0, n as u64) as usize;
     let (row, target, foil) = (draw(0, 10), draw(1, config.vocab_size), draw(2, config.vocab_size));
     let asked = (target as u32, (draw(3, 4) > 0).then_some(foil as u32));
@@ -308,7 +307,7 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
     // the definition, in f64: the write of the last block's network, centred, scaled, times the gain, times d
     let name = format!("blocks.{last}.hook_mlp_out_dropped");
     let name = if trace.shape(&name).is_ok() { name } else { format!("blocks.{last}.hook_mlp_out") };
-    if trace.names().tuning.lora.is_some() {
+    if trace.model().tuning.lora.is_some() {
         return; // there it has two parts
     }
     let c = config.d_model;
@@ -336,15 +335,15 @@ fn bar_or_zero(all: &Attribution, name: &str) -> f64 {
 #[test]
 fn who_wrote_a_logit_adds_up_to_it() {
     for (seed, config) in configs().iter().enumerate() {
-        let mut trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
-        attribution_adds_up(&mut trace, seed as u64);
+        let trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
+        attribution_adds_up(&trace, seed as u64);
         if seed % 9 == 0 {
             attribution_adds_up(&mut adapted(config, seed as u64), seed as u64);
         }
     }
     let config = &configs()[0];
-    let mut trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
-    let refused = attribute(&mut trace, 0, (3, Some(11)), AttributionUnit::Head, 5).unwrap_err().to_string();
+    let trace = by_layers(config, &batch(config, 1, 5, 1), 1, 1, 1 << 20);
+    let refused = attribute(&trace, 0, (3, Some(11)), AttributionUnit::Head, 5).unwrap_err().to_string();
     assert!(refused.contains("token 11 is outside the model's vocabulary of 11"), "{refused}");
 }
 
@@ -353,12 +352,12 @@ fn who_wrote_a_logit_adds_up_to_it() {
 fn the_units_of_a_network_are_what_they_write() {
     for (seed, config) in configs().iter().enumerate().step_by(2) {
         let seed = seed as u64;
-        let mut trace = by_layers(config, &batch(config, 2, 5, seed), 1, seed, 1 << 24);
+        let trace = by_layers(config, &batch(config, 2, 5, seed), 1, seed, 1 << 24);
         let (row, v, f, c) = (3 + seed as usize % 7, config.vocab_size, config.d_ff, config.d_model);
         for block in 0..config.n_layer {
-            let look = look_at_mlp(&mut trace, block, row, (4, v)).unwrap();
-            let tensor = |trace: &mut LayerTrace, name: &str| trace.get(&format!("blocks.{block}.mlp.{name}")).unwrap();
-            let [pre, post] = ["hook_pre", "hook_post"].map(|name| tensor(&mut trace, name));
+            let look = look_at_mlp(&trace, block, row, (4, v)).unwrap();
+            let tensor = |trace: &Trace, name: &str| trace.get(&format!("blocks.{block}.mlp.{name}")).unwrap();
+            let [pre, post] = ["hook_pre", "hook_post"].map(|name| tensor(&trace, name));
             let owner = if config.shared_blocks { 0 } else { block };
             let weight = trace.get(&format!("blocks.{owner}.mlp.out.weight")).unwrap();
             assert_eq!((look.edges.len(), look.d_ff), (BINS + 1, f));
@@ -394,7 +393,7 @@ fn the_units_of_a_network_are_what_they_write() {
                 }
                 let (best, worst) = (unit.tokens[0], unit.tokens[v - 1]);
                 let asked = (best.0, Some(worst.0));
-                let all = attribute(&mut trace, row, asked, AttributionUnit::Neuron, usize::MAX).unwrap();
+                let all = attribute(&trace, row, asked, AttributionUnit::Neuron, usize::MAX).unwrap();
                 let (raised, back) =
                     (f64::from(best.1 - worst.1), bar(&all, &format!("L{block} MLP unit {}", unit.unit)));
                 assert!((raised - back).abs() < 2e-5 * (1.0 + back.abs()), "{raised} {back} {config:?}");
@@ -411,14 +410,14 @@ fn two_runs_differ_as_their_numbers_do() {
         let config = Config { context_length: 40, ..config.clone() };
         let [own, other] = [seed, seed + 1].map(|seed| batch(&config, 2, 40, seed));
         let kept = [(&own, seed), (&other, seed + 2)].map(|(batch, weights)| {
-            let (model, mut backend) = filled(&config, Mode::Inspect { batch: 2, context: 40 }, 1, weights);
-            let trace = Trace::run(&model, &mut backend, batch, false).unwrap();
+            let (model, backend) = filled(&config, Mode::Inspect { batch: 2, context: 40 }, 1, weights);
+            let trace = Trace::run(&model, Box::new(backend), batch, Keep::All).unwrap();
             ["probs", "blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
                 .map(|name| trace.get(name).unwrap().values)
         });
-        let mut a = by_layers(&config, &own, 1, seed, 1 << 20);
-        let mut b = by_layers(&config, &other, 1, seed + 2, 1 << 20);
-        let found = compare(&mut a, &mut b).unwrap();
+        let a = by_layers(&config, &own, 1, seed, 1 << 20);
+        let b = by_layers(&config, &other, 1, seed + 2, 1 << 20);
+        let found = compare(&a, &b).unwrap();
         let (kl, stream) = (found.kl.unwrap(), found.stream.unwrap());
         assert_eq!((kl.len(), stream.len(), stream[0].len()), (80, 3, 80));
         for row in 0..80 {
@@ -435,9 +434,9 @@ fn two_runs_differ_as_their_numbers_do() {
                 assert!((stream[stage][row] - wanted).abs() < 1e-9 * (1.0 + wanted), "{stage} {row}");
             }
         }
-        let same = compare(&mut a, &mut by_layers(&config, &own, 1, seed, 1 << 20)).unwrap();
+        let same = compare(&a, &by_layers(&config, &own, 1, seed, 1 << 20)).unwrap();
         assert!(same.kl.unwrap().iter().chain(same.stream.unwrap().iter().flatten()).all(|v| *v == 0.0));
         let mut short = by_layers(&config, &batch(&config, 2, 5, 1), 1, seed, 1 << 20);
-        assert!(compare(&mut a, &mut short).unwrap_err().to_string().contains("2 of 40, the other 2 of 5"));
+        assert!(compare(&a, &mut short).unwrap_err().to_string().contains("2 of 40, the other 2 of 5"));
     }
 }

@@ -1,6 +1,6 @@
 //! `inspect --intervene`: what follows from a change, beside the run without it.
 
-use super::{Args, SEEN, grid, piece};
+use super::{Args, grid, piece};
 use crate::look::{answer_ids, position};
 use crate::options::Usage;
 use crate::{models, show, source};
@@ -12,9 +12,9 @@ use limpid::draw::view::wrap;
 use limpid::generate::{Options, Sampler};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::compare::{TraceComparison, compare};
-use limpid::trace::layers::LayerTrace;
 use limpid::trace::predict::Prediction;
 use limpid::trace::sweep::SweepMetric;
+use limpid::trace::{Keep, Trace};
 use serde_json::{Value, json};
 
 /// Candidates at the last position.
@@ -58,17 +58,17 @@ impl Answer {
     fn new(
         args: &Args,
         (plain, tokenizer): (&Lm, Option<&Tokenizer>),
-        [without, with]: [&mut LayerTrace; 2],
+        [without, with]: [&Trace; 2],
     ) -> Result<Option<Answer>> {
         if args.answer.is_none() {
             return Ok(None);
         }
         let config = plain.config();
         let (metric, what) = metric_of(args, (config, tokenizer))?;
-        let place = |run: &LayerTrace| position(args.position, &run.batch().tokens, (config.mask, tokenizer));
-        let measured = |run: &mut LayerTrace| -> Result<f64> { Ok(metric.measure(place(run)? as i64, run)?) };
+        let place = |run: &Trace| position(args.position, &run.batch().tokens, (config.mask, tokenizer));
+        let measured = |run: &Trace| -> Result<f64> { Ok(metric.measure(place(run)? as i64, run)?) };
         let clean = args.clean.as_ref().map(|text| -> Result<f64> {
-            measured(&mut plain.trace_layers(&plain.encode(&source::prompt(text)?)?, SEEN)?)
+            measured(&plain.trace_ids(&plain.encode(&source::prompt(text)?)?, Keep::default())?)
         });
         let clean = clean.transpose().context("--clean")?;
         let position = place(without)?;
@@ -105,11 +105,11 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
     }
     let other = args.changes.apply(models::sharing(checkpoint, &args.machine)?)?;
     let without = other.without_interventions();
-    let [mut a, mut b] = [without.trace_layers(ids, SEEN)?, other.trace_layers(ids, SEEN)?];
-    let predicted = |trace: &mut LayerTrace| -> Result<Vec<Prediction>> {
+    let [a, b] = [without.trace_ids(ids, Keep::default())?, other.trace_ids(ids, Keep::default())?];
+    let predicted = |trace: &Trace| -> Result<Vec<Prediction>> {
         if other.config().lm_head { Ok(trace.predictions(0..ids.len(), CANDIDATES)?) } else { Ok(vec![]) }
     };
-    let [plain, changed] = [predicted(&mut a)?, predicted(&mut b)?];
+    let [plain, changed] = [predicted(&a)?, predicted(&b)?];
     let broken = |all: &[Prediction]| all.iter().any(|one| one.top.is_empty());
     match other.resolved_steps().and_then(|steps| steps.too_large()) {
         _ if broken(&plain) => {
@@ -119,9 +119,9 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
         _ => {}
     }
     let tokenizer = other.tokenizer().ok();
-    let answer = Answer::new(args, (&without, tokenizer), [&mut a, &mut b])?;
+    let answer = Answer::new(args, (&without, tokenizer), [&a, &b])?;
     let written = args.write.map(|n| -> Result<_> { Ok([written(&without, ids, n)?, written(&other, ids, n)?]) });
-    let (written, differs) = (written.transpose()?, compare(&mut a, &mut b)?);
+    let (written, differs) = (written.transpose()?, compare(&a, &b)?);
     let runs = Runs { tokens: ids.clone(), plain, changed, differs, answer, written };
     if args.json {
         return show::json(&runs.json(&other, tokenizer));

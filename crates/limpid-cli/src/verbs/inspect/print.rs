@@ -8,7 +8,7 @@ use limpid::draw::table::{self, Masks, TableOptions};
 use limpid::draw::view::{self, Paint, wrap};
 use limpid::names::{self, Notation};
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::{Labelled, Trace};
+use limpid::trace::{NamedTensor, Trace};
 
 /// Prints all that was asked for.
 pub fn seen(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer>) -> Result<()> {
@@ -25,7 +25,7 @@ pub fn seen(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenize
     // a heat map has as many columns as a line has room for, so it needs a width
     let maps = TableOptions { width: if width == 0 && !args.full { show::PROSE } else { options.width }, ..options };
     let ink = show::paint();
-    let paint = |tensor: &Labelled| match args.view.as_str() {
+    let paint = |tensor: &NamedTensor| match args.view.as_str() {
         "auto" => Some(ink).filter(|_| show::terminal() && view::is_map(tensor)),
         view => Some(ink).filter(|_| view == "heat"),
     };

@@ -15,8 +15,8 @@ use limpid::model::{Mode, Model, init};
 use limpid::numeric::random;
 use limpid::ops::Batch;
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
+use limpid::trace::Keep;
 use limpid::trace::interventions::ResolvedSteps;
-use limpid::trace::layers;
 use limpid::trace::{self};
 use limpid::train::{Recipe, WindowShape, Windows};
 use std::path::Path;
@@ -146,7 +146,8 @@ fn preset_tokenizer(name: &str, config: &Config) -> Result<Option<Tokenizer>> {
 /// What a model must be built for to run a batch, whose sequences are equally long.
 fn mode(args: &Args, batch: &Batch) -> Mode {
     let (batch, context) = (batch.spans.len(), batch.spans[0].rows);
-    if glances(args) { layers::mode(batch, context) } else { Mode::Inspect { batch, context } }
+    let keep = if glances(args) { Keep::default() } else { Keep::All };
+    keep.mode(batch, context)
 }
 
 /// Ids that were given, as a batch.

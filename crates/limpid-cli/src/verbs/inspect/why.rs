@@ -1,6 +1,6 @@
 //! `inspect --why`: the path from a word to its reason, in words and bars.
 
-use super::{Args, Ready, SEEN};
+use super::{Args, Ready};
 use crate::look::{piece, position, token_id};
 use crate::options::Usage;
 use crate::show;
@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use limpid::config::ConfigError;
 use limpid::draw::table::columns;
 use limpid::draw::view::wrap;
-use limpid::trace::layers::LayerTrace;
 use limpid::trace::path::{self, Hop, PathBar, PathQuestion, PathStep, largest};
+use limpid::trace::{Keep, Trace};
 use serde_json::json;
 
 /// Bars of a step.
@@ -29,7 +29,7 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     }
     let tokenizer = tokenizer.as_ref();
     let row = position(args.position, &batch.tokens, (config.mask, tokenizer))?;
-    let mut trace = LayerTrace::start_with(model, backend, (batch, steps), SEEN)?;
+    let trace = Trace::run_with_steps(&model, backend, &batch, steps, Keep::default())?;
     let likeliest: Vec<u32> = trace.predictions(row..row + 1, 2)?[0].top.iter().map(|best| best.id).collect();
     if let Some(error) = too_large.filter(|_| likeliest.is_empty()) {
         bail!(error);
@@ -50,9 +50,9 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let asked = PathQuestion { row, target, foil };
     let hops = match &args.via {
         Some(hops) => hops.clone(),
-        None => largest(&mut trace, asked)?,
+        None => largest(&trace, asked)?,
     };
-    let steps = path::steps(&mut trace, asked, &hops, BARS)?;
+    let steps = path::steps(&trace, asked, &hops, BARS)?;
     if !steps[0].value.is_finite() {
         bail!(
             "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged weight"

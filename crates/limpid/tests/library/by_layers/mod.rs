@@ -7,7 +7,7 @@ use limpid::config::{Config, Mask};
 use limpid::model::{Mode, Model, Tuning};
 use limpid::numeric::random;
 use limpid::ops::Batch;
-use limpid::trace::layers::{self, LayerTrace};
+use limpid::trace::{Keep, Trace};
 
 /// Random tokens, targets and segments; some of the last sequence is padding where a mask can hide it.
 pub fn batch(config: &Config, sequences: usize, length: usize, seed: u64) -> Batch {
@@ -36,8 +36,8 @@ pub fn tuned(config: &Config, mode: Mode, tuning: &Tuning, threads: usize, seed:
     (model, backend)
 }
 
-pub fn by_layers(config: &Config, batch: &Batch, threads: usize, seed: u64, budget: usize) -> LayerTrace {
+pub fn by_layers(config: &Config, batch: &Batch, threads: usize, seed: u64, budget: usize) -> Trace {
     let (sequences, length) = (batch.spans.len(), batch.spans[0].rows);
-    let (model, backend) = filled(config, layers::mode(sequences, length), threads, seed);
-    LayerTrace::start(model, Box::new(backend), batch.clone(), budget).unwrap()
+    let (model, backend) = filled(config, Keep::default().mode(sequences, length), threads, seed);
+    Trace::run(&model, Box::new(backend), batch, Keep::Blocks { seen: budget }).unwrap()
 }
