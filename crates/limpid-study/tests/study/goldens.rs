@@ -170,7 +170,7 @@ fn shapes_of_the_reduced_example() {
     let config = Config { d_model: 2, n_head: 1, d_ff: 8, ..preset };
     assert_eq!((config.d_head(), config.context_length), (2, 4));
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 4 }).unwrap();
-    let mut reference = Reference::new(&model);
+    let reference = Reference::new(&model);
     let trace =
         Trace::run(&model, Box::new(reference), &Batch::of_sequences(vec![1, 2, 3, 0], vec![], 4), Keep::All).unwrap();
     for (name, shape) in [

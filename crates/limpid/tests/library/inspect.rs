@@ -1084,8 +1084,7 @@ fn the_first_bad_tensor_is_named() {
             fill(&model, &mut cpu, 1);
             let region = model.param(name).unwrap().region;
             cpu.write(region, &vec![value; region.len()]).unwrap();
-            let found = find_not_finite(&model, &mut cpu, &batch).unwrap();
-            found
+            find_not_finite(&model, &mut cpu, &batch).unwrap()
         };
         for mode in [INSPECT, Mode::Train { batch: 2, context: 5 }, Mode::Score { batch: 2, context: 5 }] {
             assert_eq!(blame(mode, "blocks.1.mlp.in.bias", 0.5), None);

@@ -172,7 +172,7 @@ fn every_number_is_the_sum_behind_it() {
 #[test]
 fn and_so_it_is_with_an_adapter() {
     for (seed, config) in configs().iter().enumerate().step_by(9) {
-        every_tensor_adds_up(&mut adapted(config, seed as u64), seed as u64);
+        every_tensor_adds_up(&adapted(config, seed as u64), seed as u64);
     }
 }
 
@@ -338,7 +338,7 @@ fn who_wrote_a_logit_adds_up_to_it() {
         let trace = by_layers(config, &batch(config, 2, 5, seed as u64), 1, seed as u64, 1 << 24);
         attribution_adds_up(&trace, seed as u64);
         if seed % 9 == 0 {
-            attribution_adds_up(&mut adapted(config, seed as u64), seed as u64);
+            attribution_adds_up(&adapted(config, seed as u64), seed as u64);
         }
     }
     let config = &configs()[0];
@@ -436,7 +436,7 @@ fn two_runs_differ_as_their_numbers_do() {
         }
         let same = compare(&a, &by_layers(&config, &own, 1, seed, 1 << 20)).unwrap();
         assert!(same.kl.unwrap().iter().chain(same.stream.unwrap().iter().flatten()).all(|v| *v == 0.0));
-        let mut short = by_layers(&config, &batch(&config, 2, 5, 1), 1, seed, 1 << 20);
-        assert!(compare(&a, &mut short).unwrap_err().to_string().contains("2 of 40, the other 2 of 5"));
+        let short = by_layers(&config, &batch(&config, 2, 5, 1), 1, seed, 1 << 20);
+        assert!(compare(&a, &short).unwrap_err().to_string().contains("2 of 40, the other 2 of 5"));
     }
 }

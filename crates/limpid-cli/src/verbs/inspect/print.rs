@@ -68,7 +68,7 @@ pub fn seen(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenize
 }
 
 /// The ids of each sequence.
-fn sequences<'a>(trace: &'a Trace) -> Vec<&'a [u32]> {
+fn sequences(trace: &Trace) -> Vec<&[u32]> {
     let batch = trace.batch();
     batch.spans.iter().map(|span| &batch.tokens[span.row..][..span.rows]).collect()
 }
