@@ -137,6 +137,7 @@ fn the_lessons_that_walks_name_exist() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "toml") {
             let text = fs::read_to_string(path).unwrap();
+            let text: String = text.split("\\\n").map(str::trim_start).collect(); // lines that go on in the next
             let word = |rest: &str| rest.split(|c: char| !c.is_alphanumeric() && c != '-').next().map(String::from);
             named.extend(text.split("limpid lesson ").skip(1).filter_map(word));
             let lists = text.split(r#"show = "lessons", names = ["#).skip(1).filter_map(|rest| rest.split(']').next());
