@@ -4,6 +4,7 @@
 //! (`LIMPID_LEARNING_RATE`) below it, which resolves them. Flags that no table has take the environment's value by clap itself.
 
 use crate::machine::cores;
+pub use crate::show::Interrupted;
 use crate::{devices, show};
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -37,11 +38,6 @@ use std::sync::{Arc, Once, OnceLock};
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
-
-/// Stopped by the user before the end: exit 130.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Interrupted(pub &'static str);
 
 /// A table of settings whose fields are flags.
 pub trait Flags: Settings + 'static {

@@ -2,7 +2,6 @@
 //! there is none. Every print of the binary is one of [`out`] (data, to stdout), [`say`] (the rest, to stderr) and
 //! [`Progress`]: none panics, whatever became of the stream, and none lets a name steer the terminal.
 
-use crate::options::Interrupted;
 use indicatif::{ProgressBar, ProgressStyle};
 use limpid::checkpoint::PaddedTable;
 use limpid::draw::table::columns as text_width;
@@ -16,6 +15,11 @@ use std::time::Duration;
 
 pub use limpid_base::plural::plural;
 pub use limpid_base::units::{bytes, commas, count, duration};
+
+/// Stopped by the user before the end: exit 130.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Interrupted(pub &'static str);
 
 /// Text with its control characters spelled, as names from files may hold them: a terminal would obey. Lines and tabs stay.
 pub fn spelled(text: &str) -> Cow<'_, str> {

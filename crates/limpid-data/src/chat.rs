@@ -13,8 +13,11 @@
 //! learns to predict what an assistant says and the `<|end|>` after it, and nothing else. The text before an answer is encoded apart from
 //! the answer, as a prompt is when the model answers.
 
+use super::corpus_error::{CorpusError, Place};
+use super::message::FORMS;
+pub use super::message::{Message, Role};
 use super::quote::Quote;
-use super::{CorpusError, Place, Tokens};
+use super::tokens::Tokens;
 use limpid_base::words::not_json;
 use limpid_tokenizer::{TextPart, Tokenizer};
 use serde_json::{Map, Value};
@@ -176,33 +179,6 @@ pub enum Fault {
          itself: leave one out"
     )]
     Marks,
-}
-
-/// Who speaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// The instructions before the conversation.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-}
-
-impl Role {
-    /// `system`, `user` or `assistant`.
-    pub fn name(self) -> &'static str {
-        MARKERS[self as usize].trim_matches(['<', '|', '>'])
-    }
-}
-
-/// What one speaker says.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Message {
-    /// Who.
-    pub role: Role,
-    /// What.
-    pub content: String,
 }
 
 /// Messages in their order, at least one of them the assistant's.
@@ -369,14 +345,6 @@ fn encode(parts: &[TextPart], tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_
 /// The keys of an object's form.
 fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
     FORMS.into_iter().find(|keys| keys.iter().all(|key| object.contains_key(*key)))
-}
-
-/// The keys of each form of a conversation.
-const FORMS: [&[&str]; 4] = [&["messages"], &["conversations"], &["prompt", "completion"], &["instruction", "output"]];
-
-/// Whether an object with these keys is a conversation.
-pub(super) fn has_form(has: &dyn Fn(&str) -> bool) -> bool {
-    FORMS.iter().any(|keys| keys.iter().all(|key| has(key)))
 }
 
 /// Keys, of a conversation and of a message, whose content the model would have to read or write besides the messages' own.

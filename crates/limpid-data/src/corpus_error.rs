@@ -1,6 +1,6 @@
 //! Why a corpus cannot be read, prepared or opened. Each error names the place and what may help.
 
-use super::chat::has_form as is_chat;
+use super::message::has_form as is_chat;
 use limpid_base::words::system;
 use std::fmt;
 use std::io;
@@ -24,6 +24,32 @@ impl fmt::Display for Place {
         }
         let name = if self.path == Path::new("-") { "standard input".into() } else { self.path.display().to_string() };
         if self.unit.is_empty() { write!(f, "{name}") } else { write!(f, "{name}, {} {}", self.unit, self.number) }
+    }
+}
+
+/// Files and folders that are left out because of their names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeftOut(pub(super) Vec<PathBuf>);
+
+impl LeftOut {
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        self.0.iter().map(|path| path.display().to_string()).collect()
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        let names = self.names();
+        let what = match names.len() {
+            0 => return Ok(()),
+            1 => "1 file or folder".into(),
+            count => format!("{count} files and folders"),
+        };
+        let more = if names.len() > SHOWN { ", ..." } else { "" };
+        let shown = names[..names.len().min(SHOWN)].join(", ");
+        write!(f, "; {what} left out, hidden or about the dataset: {shown}{more}")
     }
 }
 
@@ -60,7 +86,7 @@ pub enum CorpusError {
         /// The folder.
         path: PathBuf,
         /// What in it is not read.
-        left_out: super::LeftOut,
+        left_out: LeftOut,
     },
     /// The files have no text.
     #[error("{0} is empty: there is nothing to learn from")]

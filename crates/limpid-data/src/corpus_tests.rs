@@ -23,6 +23,11 @@ impl Folder {
     }
 }
 
+/// A part (`train` or `val`) of a folder that `data prepare` wrote.
+fn open_part(folder: impl AsRef<Path>, part: &str) -> Result<Tokens, CorpusError> {
+    Manifest::open(folder.as_ref())?.tokens(folder.as_ref(), part, true)
+}
+
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut to = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
     to.write_all(bytes).unwrap();
@@ -487,7 +492,7 @@ fn interrupted_anywhere_and_with_any_threads_the_bytes_are_the_same() {
         fs::write(parts.join(format!("train_{next:06}.bin")), b"half").unwrap();
         fs::write(parts.join(format!("train_{next:06}.bin.partial")), b"half").unwrap();
         fs::write(parts.join("manifest.json.partial"), b"{").unwrap();
-        let error = Tokens::open(&parts, "train").unwrap_err().to_string();
+        let error = open_part(&parts, "train").unwrap_err().to_string();
         assert!(error.contains("interrupted"), "{error}");
         assert!(stops < 20);
     }
@@ -497,7 +502,7 @@ fn interrupted_anywhere_and_with_any_threads_the_bytes_are_the_same() {
     // all text is there, in order
     let (mut text, mut all) = (String::new(), 0);
     for part in ["train", "val"] {
-        let tokens = Tokens::open(&whole, part).unwrap();
+        let tokens = open_part(&whole, part).unwrap();
         tokens.check_ids(tokenizer.vocab_size()).unwrap();
         all += tokens.documents();
         let mut ids = vec![];
@@ -530,7 +535,7 @@ fn a_text_that_is_parted_is_still_one_document() {
     let tokenizer = Tokenizer::train(Learned::Char, &text, Order::Sorted, &[]).unwrap();
     let plan = Plan { val_fraction: 0.5, ..plan(&input, &tokenizer, 2) };
     let all = prepare(&plan, &out, &mut |_| true).unwrap().0.all();
-    let parts = ["train", "val"].map(|part| Tokens::open(&out, part).unwrap().documents());
+    let parts = ["train", "val"].map(|part| open_part(&out, part).unwrap().documents());
     assert_eq!((all.documents, all.parts, all.bytes), (1, parts.iter().sum::<usize>() as u64, text.len() as u64));
     assert!(all.parts > 2 && parts[1] > 0, "{parts:?}");
 }
@@ -636,7 +641,7 @@ fn what_the_tokenizer_has_no_words_for_is_named_or_left_out() {
     let skip = Plan { skip_bad: true, val_fraction: 0.0, ..plan(&input, &tokenizer, 2) };
     let (manifest, said) = prepare(&skip, &f.0.join("b"), &mut |_| true).unwrap();
     assert_eq!((manifest.bad, manifest.empty, manifest.train.all.documents, said.len()), (1, 1, 2, 1));
-    assert_eq!(Tokens::open(&f.0.join("b"), "train").unwrap().document(1), 3..6);
+    assert_eq!(open_part(f.0.join("b"), "train").unwrap().document(1), 3..6);
 }
 
 #[test]
@@ -646,7 +651,7 @@ fn large_vocabularies_have_wide_ids_and_shards_are_cut_and_ended_anew() {
     let input = f.file("x.jsonl", "{\"text\":\"one\"}\n{\"text\":\"two and 猫\"}\n{\"text\":\"three\"}\n".repeat(50));
     let plan = Plan { shard_tokens: 100, val_fraction: 0.0, ..plan(&input, &tokenizer, 1) };
     prepare(&plan, &f.0.join("o"), &mut |_| true).unwrap();
-    let tokens = Tokens::open(&f.0.join("o"), "train").unwrap();
+    let tokens = open_part(f.0.join("o"), "train").unwrap();
     assert_eq!((tokens.documents(), tokens.id(tokens.len() - 1)), (150, 199_999));
     let shard = Shard::open(&f.0.join("o/train_000000.bin"), None).unwrap();
     let header = fs::read(f.0.join("o/train_000000.bin")).unwrap();

@@ -6,238 +6,29 @@
 //! unit of at most [`LONGEST`] bytes. Reading therefore needs bounded memory, however much a file unpacks to. Read `encode` next.
 
 use super::boundary::boundary;
+use super::checksum::{file_hash, hex};
 use super::corpus_error::{CorpusError, Place, at, bad};
+use super::inputs::{Input, LONGEST, TextFormat, TextSource, Unit, damaged};
 use super::json_array::JsonArray;
 use super::lines::read_whole_line;
-use super::manifest::{file_hash, hex};
 use super::parquet::Rows;
+use super::unpack::{Packing, Unpacked};
 use limpid_base::files;
 use limpid_base::words::not_json;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::Utf8Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The most bytes of a text file in one unit.
 pub const UNIT: usize = 1 << 20;
-/// Longest JSON line, item or parquet row that is read.
-pub const LONGEST: usize = 128 << 20;
 /// The first bytes of a file, which are searched for signs of a binary file.
 const LOOK: usize = 8 << 10;
-
-/// What a file holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum TextFormat {
-    /// One document.
-    Text,
-    /// One a line.
-    JsonLines,
-    /// An array of them, or JSON lines in a .json file.
-    Json,
-    /// One a row.
-    Parquet,
-}
-
-impl TextFormat {
-    /// The format of a file, from its name without `.gz` and `.zst`.
-    fn from_name(path: &Path) -> Option<TextFormat> {
-        let name = path.file_name()?.to_str()?.to_lowercase();
-        let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
-        match name.rsplit_once('.')?.1 {
-            "txt" | "md" => Some(TextFormat::Text),
-            "jsonl" | "ndjson" => Some(TextFormat::JsonLines),
-            "json" => Some(TextFormat::Json),
-            "parquet" => Some(TextFormat::Parquet),
-            _ => None,
-        }
-    }
-
-    /// Its name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            TextFormat::Text => "text",
-            TextFormat::JsonLines => "JSON lines",
-            TextFormat::Json => "JSON",
-            TextFormat::Parquet => "parquet",
-        }
-    }
-
-    /// The word for one of its documents in messages.
-    pub(super) fn place(self) -> &'static str {
-        match self {
-            TextFormat::Text => "",
-            TextFormat::JsonLines => "line",
-            TextFormat::Json => "item",
-            TextFormat::Parquet => "row",
-        }
-    }
-}
-
-/// A file to read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Input {
-    /// Where; `-` is standard input.
-    pub path: PathBuf,
-    /// What it holds.
-    pub kind: TextFormat,
-    /// Its size; 0 for standard input.
-    pub bytes: u64,
-}
-
-/// The files that names stand for.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct FoundFiles {
-    /// What is read, in order.
-    pub inputs: Vec<Input>,
-    /// What is not read.
-    pub left_out: LeftOut,
-}
-
-/// Files and folders that are left out because of their names.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct LeftOut(Vec<PathBuf>);
-
-impl LeftOut {
-    /// Their names.
-    pub fn names(&self) -> Vec<String> {
-        self.0.iter().map(|path| path.display().to_string()).collect()
-    }
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 4;
-        let names = self.names();
-        let what = match names.len() {
-            0 => return Ok(()),
-            1 => "1 file or folder".into(),
-            count => format!("{count} files and folders"),
-        };
-        let more = if names.len() > SHOWN { ", ..." } else { "" };
-        let shown = names[..names.len().min(SHOWN)].join(", ");
-        write!(f, "; {what} left out, hidden or about the dataset: {shown}{more}")
-    }
-}
-
-impl FoundFiles {
-    fn push(&mut self, path: &Path, kind: TextFormat) -> Result<(), CorpusError> {
-        let about = at(path, path.metadata())?;
-        #[cfg(unix)]
-        if std::os::unix::fs::FileTypeExt::is_char_device(&about.file_type()) {
-            let device = io::Error::new(io::ErrorKind::InvalidInput, "it is a device, which may have no end");
-            return at(path, Err(device)); // a pipe is read, as - is
-        }
-        self.inputs.push(Input { path: path.into(), kind, bytes: about.len() });
-        Ok(())
-    }
-
-    fn folder(&mut self, path: &Path) -> Result<(), CorpusError> {
-        let entries: io::Result<Vec<_>> = at(path, std::fs::read_dir(path))?.collect();
-        let mut paths: Vec<PathBuf> = at(path, entries)?.into_iter().map(|entry| entry.path()).collect();
-        paths.sort();
-        for path in paths {
-            // links to folders are left out: they may lead back to a folder above
-            let is_folder = path.is_dir() && !path.is_symlink();
-            let kind = TextFormat::from_name(&path).filter(|_| path.is_file());
-            let named = path.file_name().is_some_and(|name| is_apart(name, is_folder) || is_about(name));
-            if named && (is_folder || kind.is_some()) {
-                self.left_out.0.push(path);
-            } else if is_folder {
-                self.folder(&path)?;
-            } else if let Some(kind) = kind {
-                self.push(&path, kind)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The files that names stand for: a file, a folder (all files below it with a known extension, sorted), a pattern like `data/*.jsonl`,
-/// or `-`. A file that is named itself is text if its extension is unknown. As the `datasets` library does, folders and patterns leave out
-/// hidden files and folders, folders such as `__pycache__`, and the files that describe a dataset.
-///
-/// # Errors
-/// If a name stands for nothing.
-pub fn find(names: &[String], stdin: TextFormat) -> Result<FoundFiles, CorpusError> {
-    let mut found = FoundFiles::default();
-    for name in names {
-        let path = Path::new(name);
-        if name == "-" {
-            found.inputs.push(Input { path: path.into(), kind: stdin, bytes: 0 });
-            continue;
-        }
-        let before = found.inputs.len();
-        for path in if path.exists() { vec![path.to_path_buf()] } else { matching(name) } {
-            if path != Path::new(name) && !is_asked(&path, Path::new(name)) {
-                found.left_out.0.push(path);
-            } else if path.is_dir() {
-                found.folder(&path)?;
-            } else {
-                found.push(&path, TextFormat::from_name(&path).unwrap_or(TextFormat::Text))?;
-            }
-        }
-        if found.inputs.len() == before {
-            return Err(if path.is_dir() {
-                CorpusError::EmptyFolder { path: path.into(), left_out: found.left_out }
-            } else {
-                CorpusError::NotFound(name.clone())
-            });
-        }
-    }
-    Ok(found)
-}
-
-/// Whether the name is of a hidden file or folder, or of a folder that programs keep for themselves.
-fn is_apart(name: &OsStr, is_folder: bool) -> bool {
-    let name = name.to_string_lossy();
-    name.starts_with('.') && !name.chars().all(|c| c == '.') || is_folder && name.starts_with("__")
-}
-
-/// Whether the name is of a file that describes a dataset.
-fn is_about(name: &OsStr) -> bool {
-    ["README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"]
-        .iter()
-        .any(|about| name == *about)
-}
-
-/// Whether a pattern means a file that it fits: one that is hidden, or in a hidden folder, only where the pattern writes that part out.
-fn is_asked(path: &Path, pattern: &Path) -> bool {
-    let is_folder = path.is_dir();
-    let apart = |path: &Path| {
-        let names: Vec<&OsStr> = path.iter().collect();
-        let folder = |n: usize| is_folder || n + 1 < names.len();
-        names.iter().enumerate().filter(|(n, name)| is_apart(name, folder(*n))).count()
-    };
-    let last = |path: &Path| path.file_name().is_some_and(|name| is_apart(name, false));
-    let hidden = (apart(path), last(path)) == (apart(pattern), last(pattern));
-    hidden && path.file_name().is_none_or(|name| !is_about(name) || pattern.ends_with(name))
-}
-
-/// The files and folders that a pattern stands for, sorted.
-pub fn matching(pattern: &str) -> Vec<PathBuf> {
-    glob::glob(pattern).map(|found| found.flatten().collect()).unwrap_or_default()
-}
-
-/// A document, or a part of a long text.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Unit {
-    /// Which of the inputs it is from.
-    pub file: usize,
-    /// Its line, row or item, from 1; 0 for text.
-    pub place: u64,
-    /// The text.
-    pub text: String,
-    /// Bytes of the text.
-    pub bytes: usize,
-    /// Whether the document ends with it.
-    pub last: bool,
-}
 
 /// All documents of some files, in order.
 #[derive(Default)]
@@ -440,8 +231,6 @@ fn lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|b| **b == b'\n').count() as u64
 }
 
-pub(super) type TextSource = Box<dyn BufRead + Send>;
-
 /// An open file.
 enum Reader {
     Text(Text),
@@ -523,26 +312,8 @@ impl Reader {
     }
 }
 
-/// A failure inside a file that could be opened: the file is damaged.
-pub(super) fn damaged<T>(input: &Input, result: io::Result<T>) -> Result<T, CorpusError> {
-    result.map_err(|e| bad(&input.path, format!("it cannot be read to its end, it is cut short or damaged: {e}")))
-}
-
 fn whole(input: &Input) -> Place {
     Place { path: input.path.clone(), unit: "", number: 0 }
-}
-
-impl Input {
-    pub(super) fn place(&self, number: u64) -> Place {
-        Place { path: self.path.clone(), unit: self.kind.place(), number }
-    }
-}
-
-/// How a file is packed.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Packing {
-    Gzip,
-    Zstd,
 }
 
 /// How a file is packed, from its first bytes.
@@ -804,101 +575,5 @@ impl Read for Raw {
         file.hash.update(&to[..n]);
         file.bytes += n as u64;
         Ok(n)
-    }
-}
-
-/// Unpacks all members of a gzip file, or all frames of a zstd file. Zeros after a member of gzip are padding, as in gzip (tapes and block
-/// devices need it) and in Python, which also reads a member that follows them.
-pub(super) struct Unpacked {
-    packing: Packing,
-    state: Unpacking,
-}
-
-enum Unpacking {
-    Between(TextSource),
-    Within(Member),
-    Over,
-}
-
-impl Unpacked {
-    /// What `source` unpacks to.
-    pub(super) fn new(packing: Packing, source: TextSource) -> Unpacked {
-        Unpacked { packing, state: Unpacking::Between(source) }
-    }
-}
-
-impl Read for Unpacked {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match std::mem::replace(&mut self.state, Unpacking::Over) {
-                Unpacking::Over => return Ok(0),
-                Unpacking::Between(mut source) => {
-                    let buffer = source.fill_buf()?;
-                    let is_padding = |byte: &&u8| self.packing == Packing::Gzip && **byte == 0;
-                    let (all, padding) = (buffer.len(), buffer.iter().take_while(is_padding).count());
-                    if all == 0 {
-                        return Ok(0);
-                    }
-                    source.consume(padding);
-                    self.state = if padding < all {
-                        Unpacking::Within(Member::begin(self.packing, source)?)
-                    } else {
-                        Unpacking::Between(source)
-                    };
-                }
-                Unpacking::Within(mut member) => {
-                    let n = member.read(to)?;
-                    if n > 0 || to.is_empty() {
-                        self.state = Unpacking::Within(member);
-                        return Ok(n);
-                    }
-                    self.state = Unpacking::Between(member.end()?);
-                }
-            }
-        }
-    }
-}
-
-/// A member of a gzip file, or a frame of a zstd file.
-enum Member {
-    Gzip(Box<flate2::bufread::GzDecoder<TextSource>>),
-    Zstd(Box<ruzstd::decoding::StreamingDecoder<TextSource, ruzstd::decoding::FrameDecoder>>),
-}
-
-impl Member {
-    fn begin(packing: Packing, source: TextSource) -> io::Result<Member> {
-        Ok(match packing {
-            Packing::Gzip => Member::Gzip(Box::new(flate2::bufread::GzDecoder::new(source))),
-            Packing::Zstd => {
-                let frame = ruzstd::decoding::StreamingDecoder::new(source).map_err(io::Error::other)?;
-                Member::Zstd(Box::new(frame))
-            }
-        })
-    }
-
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Member::Gzip(member) => member.read(to),
-            Member::Zstd(frame) => frame.read(to),
-        }
-    }
-
-    /// What follows, once everything has been read.
-    ///
-    /// # Errors
-    /// If it is not whole. (That of gzip has been checked.)
-    fn end(self) -> io::Result<TextSource> {
-        let frame = match self {
-            Member::Gzip(member) => return Ok(member.into_inner()),
-            Member::Zstd(frame) => frame,
-        };
-        if !frame.decoder.is_finished() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
-        if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
-            return Err(io::Error::other("its checksum does not match"));
-        }
-        Ok(frame.into_inner())
     }
 }

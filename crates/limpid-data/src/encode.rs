@@ -3,7 +3,8 @@
 //! longer than a unit. The result does not depend on which thread did what.
 
 use super::corpus_error::CorpusError;
-use super::documents::{UNIT, Unit};
+use super::documents::UNIT;
+use super::inputs::Unit;
 use limpid_tokenizer::{Tokenizer, TokenizerError};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

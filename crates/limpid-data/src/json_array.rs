@@ -1,7 +1,7 @@
 //! The items of a JSON array in a file, one after the other in bounded memory; `documents` reads what stands in each.
 
 use super::corpus_error::{CorpusError, bad};
-use super::documents::{Input, LONGEST, TextSource, damaged};
+use super::inputs::{Input, LONGEST, TextSource, damaged};
 use std::io::BufRead;
 
 /// The items of a JSON array as they stand there.

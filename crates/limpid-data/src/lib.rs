@@ -5,12 +5,15 @@
 
 mod boundary;
 pub mod chat;
+mod checksum;
 mod corpus_error;
 mod documents;
 mod encode;
+mod inputs;
 mod json_array;
 mod lines;
 mod manifest;
+mod message;
 #[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
 mod parquet;
 mod prepare;
@@ -21,13 +24,13 @@ pub mod stories;
 pub mod template;
 mod tokens;
 pub mod toys;
+mod unpack;
 
 pub use boundary::boundary;
-pub use corpus_error::{CorpusError, Place};
-pub use documents::{
-    DocumentReader, FoundFiles, Input, LONGEST, LeftOut, TextFormat, UNIT, Unit, find, matching, read_text,
-};
+pub use corpus_error::{CorpusError, LeftOut, Place};
+pub use documents::{DocumentReader, UNIT, read_text};
 pub use encode::{Encoder, encode};
+pub use inputs::{FoundFiles, Input, LONGEST, TextFormat, Unit, find, matching};
 pub use lines::read_line;
 pub use manifest::{Counts, File, Manifest, PrepareSettings, SplitShards, Written};
 pub use prepare::{Plan, Progress, prepare};

@@ -1,15 +1,16 @@
 //! `manifest.json` of a folder of shards: what the shards were made from, with which tokenizer, and which files the folder must hold. It
 //! is written again after each shard, so it also records how far an interrupted `prepare` has come.
 
-use super::Tokens;
+use super::checksum::{file_hash, hex, same};
 use super::corpus_error::{CorpusError, at, bad};
 use super::shards::Shard;
+use super::tokens::Tokens;
 use limpid_base::files;
 use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
 const FILE: &str = "manifest.json";
 const FORMAT: &str = "limpid-data-1";
@@ -138,35 +139,6 @@ pub struct Written {
 /// What shard `i` of a part is called, without `.bin` and `.idx`.
 pub(super) fn shard_name(part: &str, i: usize) -> String {
     format!("{part}_{i:06}")
-}
-
-/// XXH3 as it is written.
-pub(super) fn hex(hash: u64) -> String {
-    format!("{hash:016x}")
-}
-
-/// XXH3 of a file's bytes.
-pub(super) fn file_hash(path: &Path) -> Result<String, CorpusError> {
-    stream_hash(path, &mut at(path, files::open_regular(path))?)
-}
-
-/// The same of what comes from `path`.
-pub(super) fn stream_hash(path: &Path, source: &mut dyn Read) -> Result<String, CorpusError> {
-    let (mut hash, mut buffer) = (Xxh3::new(), vec![0; 1 << 18]);
-    loop {
-        match at(path, source.read(&mut buffer))? {
-            0 => return Ok(hex(hash.digest())),
-            n => hash.update(&buffer[..n]),
-        }
-    }
-}
-
-/// Refuses a file of another checksum than the manifest's.
-pub(super) fn same(path: &Path, found: String, wanted: &str) -> Result<(), CorpusError> {
-    if found == wanted {
-        return Ok(());
-    }
-    Err(CorpusError::Changed { path: path.into(), found, wanted: wanted.into() })
 }
 
 /// The checksum of a tokenizer's copy.

@@ -1,7 +1,7 @@
 //! In place of `parquet` without that feature: no file of its kind can be opened.
 
 use super::corpus_error::{CorpusError, bad};
-use super::documents::{Input, Unit};
+use super::inputs::{Input, Unit};
 
 /// There are none.
 pub(super) enum Rows {}

@@ -3,7 +3,8 @@
 //! that crate panic, the panic becomes an error of that file.
 
 use super::corpus_error::{CorpusError, at, bad};
-use super::documents::{Input, LONGEST, Packing, Unit, Unpacked};
+use super::inputs::{Input, LONGEST, Unit};
+use super::unpack::{Packing, Unpacked};
 use ::parquet::basic::{Compression, Type};
 use ::parquet::bloom_filter::Sbbf;
 use ::parquet::column::page::{Page, PageMetadata, PageReader};

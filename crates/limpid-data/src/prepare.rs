@@ -4,12 +4,13 @@
 //! shards end. An interrupted `prepare` reads all documents again, which is many times quicker than encoding them. It encodes only those
 //! that are in no finished shard, and checks the text that it passes over against the manifest.
 
+use super::checksum::{file_hash, hex, stream_hash};
 use super::corpus_error::{CorpusError, at, bad};
-use super::documents::{DocumentReader, Input, Unit};
+use super::documents::DocumentReader;
 use super::encode::{Encoder, encode};
+use super::inputs::{Input, Unit};
 use super::manifest::{
-    Counts, File, Manifest, PrepareSettings, SplitShards, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
-    tokenizer_hash,
+    Counts, File, Manifest, PrepareSettings, SplitShards, TOKENIZER, Written, shard_name, tokenizer_hash,
 };
 use super::shards;
 use limpid_base::random;

@@ -3,7 +3,7 @@
 //! A template writes special tokens and messages into one text. If a message contains the text of a special token, a mark is put before
 //! it: a character that occurs neither in the messages nor in the template. After a mark in the template's output, no token begins.
 
-use super::chat::Message;
+use super::message::Message;
 use limpid_tokenizer::TextPart;
 
 /// Characters that Unicode reserves for use inside a program.
@@ -101,7 +101,7 @@ impl<'a> Quote<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::Role;
+    use crate::message::Role;
 
     /// Whatever messages say, only what a template writes itself is a token, and all text is there.
     #[test]

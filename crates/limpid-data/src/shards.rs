@@ -8,8 +8,8 @@
 //!
 //! All numbers are little-endian. Beside `NAME.bin` lies `NAME.idx`: where documents end in it, as 64-bit offsets in ids.
 
+use super::checksum::{hex, same};
 use super::corpus_error::{CorpusError, at, bad};
-use super::manifest::{hex, same};
 use limpid_base::files::Map;
 use std::fmt;
 use std::ops::Range;

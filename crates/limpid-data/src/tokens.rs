@@ -1,8 +1,9 @@
 //! A stream of token ids: documents one after the other, with the end of each, and which tokens are to be predicted. It lies in memory or
 //! in mapped files (`shards`).
 
+use super::DataError;
+use super::corpus_error::CorpusError;
 use super::shards::Shard;
-use super::{CorpusError, DataError};
 use limpid_tokenizer::{Tokenizer, TokenizerError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,14 +83,6 @@ impl Tokens {
         };
         let shards = shards.into_iter().filter(|s| s.len() + s.documents() > 0).map(&mut place).collect();
         Tokens { shards, len, documents, counted: None }
-    }
-
-    /// A part (`train` or `val`) of a folder that `data prepare` wrote.
-    ///
-    /// # Errors
-    /// If the folder is not whole: see [`super::Manifest::open`].
-    pub fn open(folder: &std::path::Path, part: &str) -> Result<Tokens, CorpusError> {
-        super::Manifest::open(folder)?.tokens(folder, part, true)
     }
 
     /// Checks that the mapped files have not changed. Call it before reading: a file that another program has truncated must not be

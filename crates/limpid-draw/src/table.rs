@@ -3,10 +3,8 @@
 //!
 //! Everything returns text; the caller decides how wide a line may be.
 
-use super::view::{Matrix, text, wrap};
 use limpid_base::units::{self, commas};
 use limpid_core::model::{Module, in_block};
-use limpid_trace::labels::Labels;
 use limpid_trace::{NamedTensor, SummaryRow};
 
 /// How much of a tensor is shown.
@@ -66,32 +64,40 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     shown + end
 }
 
+/// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
+pub fn wrap(text: &str, indent: usize, width: usize) -> String {
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in unbroken(text) {
+        let wide = columns(&word);
+        let breaks = width > 0 && used > indent && used + 1 + wide > width;
+        match (breaks, used) {
+            (true, _) => lines += &format!("\n{}", " ".repeat(indent)),
+            (false, 0) => {}
+            (false, _) => lines.push(' '),
+        }
+        let from = if breaks { indent } else { used + usize::from(used > 0) };
+        used = from + wide;
+        lines += &word;
+    }
+    lines + "\n"
+}
+
+/// What no line ends in: words, and what stands in backquotes, so that a command is pasted whole.
+fn unbroken(text: &str) -> Vec<String> {
+    let quotes = |text: &str| text.matches('`').count() % 2;
+    let mut words: Vec<String> = vec![];
+    for word in text.split(' ') {
+        match words.last_mut().filter(|last| quotes(last) == 1 && quotes(text) == 0) {
+            Some(last) => last.extend([" ", word]),
+            None => words.push(word.into()),
+        }
+    }
+    words
+}
+
 /// Columns that a word at a row or a column may take, in lines of `width`.
 pub(super) fn label_width(width: usize) -> usize {
     if width == 0 { 12 } else { (width / 5).clamp(4, 12) }
-}
-
-/// A tensor as tables: one for each index of all axes but the last two, each under a heading if there are several.
-/// Heads come one by one, as (pos x d_head).
-pub fn table(tensor: &NamedTensor, options: &TableOptions) -> String {
-    text(tensor, &Labels::default(), None, options)
-}
-
-impl Matrix {
-    /// It as a table with `options.decimals` digits, under a heading if it is one of several.
-    pub fn table(&self, options: &TableOptions) -> String {
-        let ([rows, cols], decimals, first) = (self.size, options.decimals, options.first);
-        let digits = (rows + first).saturating_sub(1).to_string().len();
-        let most = label_width(options.width);
-        let index = |i: usize| match self.rows.get(i) {
-            Some(word) => format!("{:>digits$} {}", i + first, cut(word, most)),
-            None => (i + first).to_string(),
-        };
-        let header = |j: usize| self.columns.get(j).map_or_else(|| (j + first).to_string(), |word| cut(word, most));
-        let cell = |i: usize, j: usize| format!("{:.decimals$}", self.values[i * cols + j]);
-        let heading = if self.index.is_empty() { String::new() } else { wrap(&self.title(), 2, options.width) };
-        heading + &grid(rows, cols, &index, &header, &cell, options)
-    }
 }
 
 /// The indices that are shown: `None` stands for those left out.
@@ -103,10 +109,10 @@ pub(super) fn some(n: usize, max: usize, edge: usize) -> Vec<Option<usize>> {
     (0..edge).map(Some).chain([None]).chain((n - edge..n).map(Some)).collect()
 }
 
-type Text<'a> = &'a dyn Fn(usize) -> String;
+pub(super) type Text<'a> = &'a dyn Fn(usize) -> String;
 
 /// The layout of all tables: the index left, cells right, two spaces between.
-fn grid(
+pub(super) fn grid(
     rows: usize,
     cols: usize,
     index: Text,

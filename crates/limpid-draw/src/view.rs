@@ -3,7 +3,8 @@
 //!
 //! [`matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
 
-use super::table::{TableOptions, columns, pad, some};
+pub use super::table::wrap;
+use super::table::{TableOptions, columns, cut, grid, label_width, pad, some};
 use limpid_base::units::commas;
 use limpid_core::ops::{IGNORE, Span};
 use limpid_trace::json::numbers;
@@ -146,6 +147,12 @@ pub fn matrices<'a>(tensor: &'a NamedTensor, labels: &'a Labels) -> impl ExactSi
         }
         Matrix { tensor: tensor.name.clone(), index, size, axes, rows, columns, values, hidden, scale }
     })
+}
+
+/// A tensor as tables: one for each index of all axes but the last two, each under a heading if there are several.
+/// Heads come one by one, as (pos x d_head).
+pub fn table(tensor: &NamedTensor, options: &TableOptions) -> String {
+    text(tensor, &Labels::default(), None, options)
 }
 
 /// A tensor to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
@@ -338,6 +345,23 @@ impl Grid {
     }
 }
 
+impl Matrix {
+    /// It as a table with `options.decimals` digits, under a heading if it is one of several.
+    pub fn table(&self, options: &TableOptions) -> String {
+        let ([rows, cols], decimals, first) = (self.size, options.decimals, options.first);
+        let digits = (rows + first).saturating_sub(1).to_string().len();
+        let most = label_width(options.width);
+        let index = |i: usize| match self.rows.get(i) {
+            Some(word) => format!("{:>digits$} {}", i + first, cut(word, most)),
+            None => (i + first).to_string(),
+        };
+        let header = |j: usize| self.columns.get(j).map_or_else(|| (j + first).to_string(), |word| cut(word, most));
+        let cell = |i: usize, j: usize| format!("{:.decimals$}", self.values[i * cols + j]);
+        let heading = if self.index.is_empty() { String::new() } else { wrap(&self.title(), 2, options.width) };
+        heading + &grid(rows, cols, &index, &header, &cell, options)
+    }
+}
+
 /// Columns that a cell needs at least to be told from others when its beginning is left out.
 const NARROW: usize = 12;
 
@@ -354,37 +378,6 @@ fn is_number(cell: &str) -> bool {
     let digits = |c: char| c.is_ascii_digit() || " .,:+-−e%x×/".contains(c);
     ["NaN", "inf", "-inf", "∞", "−∞", "…", "none"].contains(&cell)
         || cell.chars().all(digits) && !cell.starts_with(['e', 'x'])
-}
-
-/// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
-pub fn wrap(text: &str, indent: usize, width: usize) -> String {
-    let (mut lines, mut used) = (String::new(), 0);
-    for word in unbroken(text) {
-        let wide = columns(&word);
-        let breaks = width > 0 && used > indent && used + 1 + wide > width;
-        match (breaks, used) {
-            (true, _) => lines += &format!("\n{}", " ".repeat(indent)),
-            (false, 0) => {}
-            (false, _) => lines.push(' '),
-        }
-        let from = if breaks { indent } else { used + usize::from(used > 0) };
-        used = from + wide;
-        lines += &word;
-    }
-    lines + "\n"
-}
-
-/// What no line ends in: words, and what stands in backquotes, so that a command is pasted whole.
-fn unbroken(text: &str) -> Vec<String> {
-    let quotes = |text: &str| text.matches('`').count() % 2;
-    let mut words: Vec<String> = vec![];
-    for word in text.split(' ') {
-        match words.last_mut().filter(|last| quotes(last) == 1 && quotes(text) == 0) {
-            Some(last) => last.extend([" ", word]),
-            None => words.push(word.into()),
-        }
-    }
-    words
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "norm_place": c.norm_place.to_string(),
         "final_norm": c.final_norm,
         "activation": c.activation.to_string(),
-        "timelapse": has_timelapse(subject),
+        "timelapse": training::has_timelapse(subject),
         "training": training::log(subject).is_some(),
         "example": subject.lm.tokenizer().ok().and_then(|tokenizer| example(tokenizer, c)),
         "place": place(subject),
@@ -49,11 +49,6 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
         "memory": memory,
     })
     .into())
-}
-
-/// Whether a time-lapse was recorded while the model was trained.
-pub fn has_timelapse(subject: &Subject) -> bool {
-    subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file())
 }
 
 /// The words that name the model in a command: where it is, as it was opened, and its adapters; none of a model that is in no file.

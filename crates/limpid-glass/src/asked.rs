@@ -3,6 +3,7 @@
 
 use crate::{GlassError, Query, Result, Subject};
 use serde_json::{Map, Value};
+use std::ops::Range;
 
 /// Refuses names that nobody knows.
 fn known<'a>(names: impl IntoIterator<Item = &'a String>, known: &'static [&'static str]) -> Result<()> {
@@ -46,6 +47,26 @@ impl<'a> AskedQuery<'a> {
             Some(other) => Err(refusal(name, "1 or true, 0 or false", other)),
         }
     }
+}
+
+/// What of an axis is asked for.
+pub fn range(name: &str, axis: &str, size: usize, text: &str) -> Result<Range<usize>> {
+    let outside = || GlassError::Outside { name: shown(name), axis: axis.into(), size, found: shown(text) };
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| outside());
+    let range = match text.trim() {
+        "*" => 0..size,
+        text => match text.split_once(':') {
+            Some((from, to)) => {
+                let to = if to.is_empty() { size } else { number(to)?.min(size) };
+                (if from.is_empty() { 0 } else { number(from)? })..to
+            }
+            None => {
+                let at = number(text)?;
+                at..at.checked_add(1).ok_or_else(outside)?
+            }
+        },
+    };
+    if range.start > range.end || range.end > size || range.start >= size { Err(outside()) } else { Ok(range) }
 }
 
 /// The fields of an object in JSON. `null` is as good as left out.

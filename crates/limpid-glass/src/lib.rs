@@ -350,6 +350,12 @@ impl Opened {
         trace.spend(budget);
         trace
     }
+
+    /// That the model predicts tokens.
+    fn needs_head(&self) -> Result<()> {
+        let headless = GlassError::NotThis("this model has no head, so it predicts no tokens");
+        if self.subject.lm.config().lm_head { Ok(()) } else { Err(headless) }
+    }
 }
 
 /// Traces, and what is asked of them.

@@ -1,8 +1,7 @@
 //! Questions about a trace that has run, or is running: tensors, parts of them, pictures, predictions.
 
-use crate::asked::{AskedFields, AskedQuery, refusal, shown, wrong};
+use crate::asked::{AskedFields, AskedQuery, range, refusal, shown, wrong};
 use crate::stream::{piece, predicted};
-use crate::why::needs_head;
 use crate::{Glass, GlassError, MOST_VALUES, Opened, Query, Reply, Result};
 use limpid_base::budget::{Budget, Spent};
 use limpid_core::config::Axis;
@@ -129,26 +128,6 @@ struct TensorSlice<'a> {
     #[serde(serialize_with = "numbers")]
     values: &'a [f32],
     stats: Option<Value>,
-}
-
-/// What of an axis is asked for.
-pub fn range(name: &str, axis: &str, size: usize, text: &str) -> Result<Range<usize>> {
-    let outside = || GlassError::Outside { name: shown(name), axis: axis.into(), size, found: shown(text) };
-    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| outside());
-    let range = match text.trim() {
-        "*" => 0..size,
-        text => match text.split_once(':') {
-            Some((from, to)) => {
-                let to = if to.is_empty() { size } else { number(to)?.min(size) };
-                (if from.is_empty() { 0 } else { number(from)? })..to
-            }
-            None => {
-                let at = number(text)?;
-                at..at.checked_add(1).ok_or_else(outside)?
-            }
-        },
-    };
-    if range.start > range.end || range.end > size || range.start >= size { Err(outside()) } else { Ok(range) }
 }
 
 /// A matrix, or what it has more than that of another trace.
@@ -311,7 +290,7 @@ impl<'a> Wanted<'a> {
 // ---- predictions
 
 fn predictions(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    needs_head(opened)?;
+    opened.needs_head()?;
     let n = opened.ids.len();
     let (position, k) = (query.number("position", n - 1, n)?, query.number("k", 20, 1001)?);
     let all = opened.trace(budget).predictions(position..position + 1, k)?;

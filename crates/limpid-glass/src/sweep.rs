@@ -1,7 +1,7 @@
 //! Sweeps ([`limpid_trace::sweep`]) told layer by layer, and gradients of a word's logit.
 
 use crate::asked::{AskedFields, AskedQuery, refusal, wrong};
-use crate::why::{asked, needs_head, number, one_token, token};
+use crate::why::{asked, number, one_token, token};
 use crate::{Glass, GlassError, Opened, Reply, Result, Subject, stream};
 use limpid::Error;
 use limpid_base::budget::Budget;
@@ -209,7 +209,7 @@ fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &As
 /// How a word's logit, or its difference from another's, depends on the residual stream at each token and on each head: norms of gradients, and
 /// of heads gradient times activation.
 pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    needs_head(opened)?;
+    opened.needs_head()?;
     let lm = &opened.subject.lm;
     let asked = asked(opened, &opened.trace(budget), query)?;
     let metric = SweepMetric::of(asked.target, asked.foil);

@@ -20,6 +20,11 @@ pub fn log(subject: &Subject) -> Option<std::path::PathBuf> {
     path.is_file().then_some(path)
 }
 
+/// Whether a time-lapse was recorded while the model was trained.
+pub fn has_timelapse(subject: &Subject) -> bool {
+    subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file())
+}
+
 /// `training`: lines of the log from a byte on, as many as one answer takes, and where the next ones begin. A log that is shorter by now,
 /// because its run went back, is read from its beginning.
 pub fn answer(subjects: &[Subject], query: &Query) -> Result<Reply> {
@@ -37,7 +42,7 @@ pub fn answer(subjects: &[Subject], query: &Query) -> Result<Reply> {
     let next = from + bytes.len() as u64;
     Ok(json!({
         "from": from, "next": next, "more": next < end && !bytes.is_empty(), "rows": rows, "step": subject.step,
-        "timelapse": crate::about::has_timelapse(subject),
+        "timelapse": has_timelapse(subject),
     })
     .into())
 }

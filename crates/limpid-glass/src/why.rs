@@ -1,7 +1,6 @@
 //! Questions about why: the sum behind a number, what wrote a logit, what each stage would have said, what a unit does.
 
-use crate::asked::{AskedQuery, refusal};
-use crate::read::range;
+use crate::asked::{AskedQuery, range, refusal};
 use crate::stream::{piece, predicted};
 use crate::{GlassError, Opened, Reply, Result, Subject};
 use limpid_base::budget::Budget;
@@ -34,18 +33,9 @@ pub fn token(subject: &Subject, id: u32) -> Value {
     json!([id, piece(subject, id)])
 }
 
-/// That the model predicts tokens.
-pub fn needs_head(opened: &Opened) -> Result<()> {
-    if opened.subject.lm.config().lm_head {
-        Ok(())
-    } else {
-        Err(GlassError::NotThis("this model has no head, so it predicts no tokens"))
-    }
-}
-
 /// What the head would predict after each block.
 pub fn lens_of(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    needs_head(opened)?;
+    opened.needs_head()?;
     let n = opened.ids.len();
     let rows = match query.text("positions") {
         None => 0..n,
@@ -121,7 +111,7 @@ pub fn one_token(subject: &Subject, name: &'static str, word: &str) -> Result<u3
 
 /// One step of the path from a word to its reason.
 pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    needs_head(opened)?;
+    opened.needs_head()?;
     let via = query.text("via").unwrap_or_default();
     let hops =
         via.split(',').filter(|hop| !hop.is_empty()).map(str::parse).collect::<std::result::Result<Vec<Hop>, _>>();
@@ -170,7 +160,7 @@ pub fn path(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result
 
 /// What wrote a logit, or a difference of two.
 pub fn attribution(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
-    needs_head(opened)?;
+    opened.needs_head()?;
     let trace = opened.trace(budget);
     let PathQuestion { row, target, foil } = asked(opened, &trace, query)?;
     let unit = query.text("unit").unwrap_or("component");

@@ -1,7 +1,7 @@
 //! The table of kernels: each is an entry point of a file in `kernels/`, compiled when a run first needs it and kept with the
 //! device. What is in front of every file is `common.wgsl`.
 
-use crate::device::GpuMatrices;
+use crate::adapter::GpuMatrices;
 
 /// A kernel, as it is written.
 #[derive(Debug, PartialEq, Eq, Hash)]

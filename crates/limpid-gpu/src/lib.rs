@@ -8,6 +8,7 @@
 //! give others. A row's result depends on nothing but the row, so decoding gives the bits of the whole forward.
 #![cfg(feature = "gpu")]
 
+mod adapter;
 mod device;
 mod kernels;
 mod lists;
@@ -27,7 +28,8 @@ mod update;
 #[cfg(test)]
 extern crate self as limpid_gpu; // for the module that all tests share
 
-pub use device::{GpuAdapter, GpuChoice, GpuDevice, GpuMatrices, adapters};
+pub use adapter::{GpuAdapter, GpuChoice, GpuMatrices, adapters};
+pub use device::GpuDevice;
 pub use proof::{GpuProof, Proofs, by_op, prove};
 pub use roofs::GpuRoofs;
 pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};

@@ -2,7 +2,8 @@
 //! waiting; a buffer ends where it has enough to do ([`MOST_WORK`]). Each run writes its list anew, because counts of rows and draws are numbers in it; what costs time, kernels and
 //! bindings, is kept.
 
-use crate::device::{ALIGN, BINDINGS, Buffer, GpuDevice, WORDS};
+use crate::adapter::{ALIGN, BINDINGS, WORDS};
+use crate::device::{Buffer, GpuDevice};
 use crate::kernels::{GpuKernel, Variant};
 use crate::memory::Window;
 use limpid_core::backend::Result;

@@ -2,7 +2,8 @@
 //! (pages), cut where no tensor lies. A kernel sees a [`Window`] of a buffer, which may be smaller than the buffer: tables that are
 //! larger than the largest window are taken in rows.
 
-use crate::device::{ALIGN, Buffer, GpuDevice, Submitted};
+use crate::adapter::ALIGN;
+use crate::device::{Buffer, GpuDevice, Submitted};
 use limpid_core::backend::{BackendError, Held, Result};
 use limpid_core::model::{Model, WeightMap};
 use limpid_core::ops::{Access, MemorySpace, Pass, Region};
@@ -35,6 +36,10 @@ impl Window {
         let from = range.start / STEP * STEP;
         let len = (4 * (range.end - from) as u64).max(4);
         Window { buffer: buffer.clone(), at: 4 * from as u64, len, shift: (range.start - from) as u32 }
+    }
+    /// What is bound as a product's output where only what goes with it is wanted.
+    pub fn no_output(device: &GpuDevice) -> Window {
+        Window::new(&device.nothing, 3 * (ALIGN as usize / 4)..ALIGN as usize)
     }
     /// Memory of its own, with these values.
     pub fn filled(device: &GpuDevice, op: &'static str, values: &[f32]) -> Result<Window> {

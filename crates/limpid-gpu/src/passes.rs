@@ -1,6 +1,7 @@
 //! The two matches: which kernels an op is, forward and backward, and with which numbers.
 
-use crate::device::{GpuDevice, GpuMatrices};
+use crate::adapter::GpuMatrices;
+use crate::device::GpuDevice;
 use crate::kernels::{self, GpuKernel, Variant};
 use crate::lists::{List, MOST_WORK, MOVED, Word, words};
 use crate::memory::{STEP, Space, Window, words_of};
@@ -574,7 +575,7 @@ impl Memory<'_> {
         }
         for (part, of) in self.parts(w.grad()) {
             // what is frozen has no gradient, and no place for one
-            let grad = if w.learns() { self.window(of) } else { self.device.no_output() };
+            let grad = if w.learns() { self.window(of) } else { Window::no_output(self.device) };
             let from = Factor { at: part.start, ..dy };
             let operands = [from, Factor::whole(x, w.cols), Factor::whole(&grad, w.cols)];
             let sums = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }.grad()));

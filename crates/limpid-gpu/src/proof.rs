@@ -58,6 +58,28 @@ impl Proofs {
     }
 }
 
+impl GpuDevice {
+    /// Whether the device computes what it should, by its proofs, which are run once.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn proven(self: &Arc<GpuDevice>) -> Result<()> {
+        let faulty = |proof: &GpuProof| Some(format!("{} {}: {}", proof.op, proof.way, proof.fault.as_ref()?));
+        let prove = || match prove(self)?.iter().find_map(faulty) {
+            None => Ok(()),
+            Some(fault) => {
+                let what = format!(
+                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of the \
+                     library and of `limpid doctor`, lists every fault), and the cpu trains",
+                    self.adapter
+                );
+                Err(BackendError::NotSupported { op: "training", what, settings: &["device cpu"] })
+            }
+        };
+        self.proven.get_or_init(prove).clone()
+    }
+}
+
 /// Every kernel on the device, against `reference`; whether a token at a time gives the bits of all at once; whether a run has the
 /// same bits twice.
 ///

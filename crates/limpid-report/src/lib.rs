@@ -5,6 +5,7 @@
 //! at the end, `page.rs` puts the page together, with `page.css` and, for readers who point
 //! at it, `page.js`; `units` of limpid-base says numbers as people read them.
 
+mod escape;
 mod model;
 mod page;
 mod plot;

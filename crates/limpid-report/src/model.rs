@@ -3,7 +3,7 @@
 //!
 //! A picture of a head has a pixel for each weight, coded by its palette: `page.js` reads the weight under the pointer from it.
 
-use crate::page::escape;
+use crate::escape::escape;
 use crate::plot::{Curve, CurvePlot, Style, shared};
 use crate::words;
 use limpid_base::plural::plural;

@@ -1,6 +1,7 @@
 //! The page: the results in words and numbers, the curves, samples and settings; for several runs also what differs between them.
 //! All text that comes from outside goes through [`escape`].
 
+use crate::escape::escape;
 use crate::plot::{Curve, CurvePlot, Style, around, mean, median, shared};
 use crate::units::{bytes, count, duration};
 use crate::{RunRecord, RunState, caution, differences, words};
@@ -10,26 +11,6 @@ use limpid_draw::picture::png::base64;
 use limpid_train::RECENT;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
-
-/// Text as HTML shows it.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            // what would turn the text around it, or is no character of a page
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                out.extend(c.escape_default())
-            }
-            c if c.is_control() && !matches!(c, '\n' | '\t') => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 /// One page of one run or several.
 pub fn html(runs: &[RunRecord]) -> String {

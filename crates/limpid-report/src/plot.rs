@@ -5,7 +5,7 @@
 //! `points` are its values (of a logarithmic axis: their logarithms), which a matrix puts in place: `page.js` reads them
 //! as they are, and zooms by another matrix.
 
-use crate::page::escape;
+use crate::escape::escape;
 use crate::units::{tick, ticks};
 use std::ops::RangeInclusive;
 

@@ -3,13 +3,14 @@
 //! Every page that a browser shows can reach a server on the same machine. So the Host header must name the server (another site's name may
 //! resolve to its address), and a page of another origin is refused unless it is permitted.
 
+use crate::hosts::{host_name, origin_name, without_port};
+use crate::options::{ServeError, ServeOptions};
 use crate::refusal::{Refusal, Result};
-use crate::server::{ServeError, ServeOptions};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use subtle::ConstantTimeEq;
 
 /// Who may ask a server.
@@ -25,45 +26,6 @@ pub struct RequestAccess {
 
 fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
-}
-
-/// The name of `name:port`, whose port may be empty or missing; none if the text has another form.
-pub fn without_port(host: &str) -> Option<&str> {
-    let end = if host.starts_with('[') { host.find(']')? + 1 } else { host.find(':').unwrap_or(host.len()) };
-    let (name, port) = host.split_at(end);
-    let fits = port.len() <= 1 || port[1..].bytes().all(|b| b.is_ascii_digit()) && port[1..].parse::<u16>().is_ok();
-    (fits && (port.is_empty() || port.starts_with(':')) && !name.is_empty()).then_some(name)
-}
-
-/// How a Host header names a host that was given as an option; none if no header can name it.
-fn host_name(given: &str) -> Option<String> {
-    if given.parse::<Ipv6Addr>().is_ok() {
-        return Some(format!("[{given}]").to_lowercase());
-    }
-    let name = without_port(given)?;
-    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let address = address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
-    let plain = address || name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
-    plain.then(|| name.to_lowercase())
-}
-
-/// How an Origin header names an origin that was given as an option; none if no header can name it. Browsers send a site
-/// (`https://a.example`), an app or an extension under a scheme of its own (`app://obsidian.md`, `file://`), or `null` for a page without
-/// an origin.
-pub fn origin_name(given: &str) -> Option<String> {
-    let origin = given.to_lowercase();
-    if ["*", "null"].contains(&&*origin) {
-        return Some(origin);
-    }
-    let (scheme, site) = origin.split_once("://")?;
-    let site = site.strip_suffix('/').unwrap_or(site);
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
-    let named = scheme.starts_with(|first: char| first.is_ascii_alphabetic()) && scheme.bytes().all(plain);
-    let reached = match scheme {
-        "http" | "https" => host_name(site).is_some(),
-        _ => site.is_empty() || host_name(site).is_some(),
-    };
-    (named && reached).then(|| format!("{scheme}://{site}"))
 }
 
 impl RequestAccess {

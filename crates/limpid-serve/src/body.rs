@@ -1,11 +1,11 @@
 //! The body of an answer: bytes, or events as they come.
 
 use crate::answer::Answer;
-use crate::listen::Busy;
+use crate::pulse::Busy;
+use crate::queue::ReplyEvents;
 use crate::refusal::Refusal;
-use crate::server::{Counted, Phase};
+use crate::state::{Counted, Phase};
 use crate::threads::Gone;
-use crate::worker::ReplyEvents;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use limpid_glass::Reserved;
 use std::io;

@@ -5,7 +5,8 @@
 //! checkpoint alone.
 
 use crate::model::{ServedAs, ServedLease, ServedModel};
-use crate::server::{self, Phase, ServeEvent, ServerState};
+use crate::options::ServeEvent;
+use crate::state::{Phase, ServerState};
 use limpid::checkpoint::{self, Checkpoint};
 use limpid_base::contain::contain;
 use std::collections::BTreeMap;
@@ -96,7 +97,7 @@ fn swap(
     if model.fingerprint == served {
         return Ok(None);
     }
-    server::check(&model)?;
+    model.check()?;
     let engine = model.engine(&shared.options.engine)?;
     let model = Arc::new(Arc::new(model));
     shared.queue.serve(&model, engine);

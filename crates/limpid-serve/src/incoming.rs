@@ -2,7 +2,7 @@
 //!
 //! Bodies must be sent as JSON: a browser lets no page of another site do that unasked.
 
-use crate::listen::ConnectionLimits;
+use crate::options::ConnectionLimits;
 use crate::refusal::{Refusal, Result};
 use hyper::Request;
 use hyper::body::{Body, Bytes, Incoming};

@@ -5,39 +5,19 @@
 //! time and memory. So they hold up no engine. The numbers taken count among those of traces until the answer ends.
 
 use crate::model::ServedLease;
-use crate::openai::{Ask, fault};
-use crate::parameters::RequestFields;
+use crate::openai::{Ask, INTERVENTIONS, fault};
 use crate::refusal::{Refusal, Result};
-use crate::server::ServerState;
+use crate::state::ServerState;
 use crate::threads::on_thread;
-use limpid::{Error, Interventions};
+use limpid::Error;
 use limpid_glass::{GlassError, Reserved, Subject};
 use std::sync::Arc;
-
-/// The parameter.
-const PARAM: &str = "limpid.interventions";
-
-/// The most steps of a request times its answers: each is checked and applied in each of them.
-const STEPS: usize = 4096;
-
-/// What a request of so many answers wants to be changed, if anything.
-pub fn read(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
-    let given = fields.get(PARAM).cloned().map(Interventions::try_from).transpose();
-    let given = given.map_err(|error| fault(PARAM, &error))?;
-    match given.as_ref().map(|given| given.steps.len()).filter(|steps| steps * answers > STEPS) {
-        Some(steps) => {
-            let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
-            Err(Refusal::invalid_value(PARAM, &expected, &steps.to_string()))
-        }
-        None => Ok(given),
-    }
-}
 
 /// The same request with what its interventions are on the model, and the memory of that, to be held as long as the answer is made.
 pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) -> Result<(Ask, Option<Reserved>)> {
     let Some(given) = ask.answer.interventions.clone() else { return Ok((ask, None)) };
     if !shared.options.allow_interventions {
-        return Err(Refusal::interventions_disabled(PARAM));
+        return Err(Refusal::interventions_disabled(INTERVENTIONS));
     }
     let glass = shared.glass.clone().ok_or_else(Refusal::inspect_disabled)?;
     let (model, time) = (model.clone(), shared.options.look_time);
@@ -51,7 +31,7 @@ pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) ->
             ask.requests.chunk_by_mut(|a, b| (&a.prompt, a.options.max_tokens) == (&b.prompt, b.options.max_tokens))
         {
             budget.take_steps(1).map_err(|why| GlassError::Spent { what: "the interventions".into(), why })?;
-            let placed = same[0].place(&steps, model.lm.config()).map_err(|error| fault(PARAM, &error))?;
+            let placed = same[0].place(&steps, model.lm.config()).map_err(|error| fault(INTERVENTIONS, &error))?;
             same.iter_mut().for_each(|request| request.steps = Some(placed.clone()));
         }
         Ok((ask, Some(held)))
@@ -61,7 +41,7 @@ pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) ->
 
 fn refused(error: Error) -> Refusal {
     match error {
-        Error::Intervention(error) => fault(PARAM, &error),
+        Error::Intervention(error) => fault(INTERVENTIONS, &error),
         other => GlassError::from(other).into(),
     }
 }

@@ -7,6 +7,7 @@
 mod access;
 mod body;
 mod follow;
+mod hosts;
 mod incoming;
 mod intervene;
 mod json;
@@ -14,12 +15,16 @@ mod listen;
 mod look;
 mod metrics;
 mod model;
+mod options;
+mod pulse;
+mod queue;
 mod reply;
 mod route;
 mod routes;
 pub mod saved;
 mod schema;
 mod server;
+mod state;
 mod threads;
 mod ui;
 #[cfg(feature = "study")]
@@ -45,9 +50,6 @@ pub mod refusal;
 pub mod tokens;
 
 pub use follow::Follow;
-pub use listen::ConnectionLimits;
 pub use model::{ServedAs, ServedModel};
-use server::ServerState;
-pub use server::{
-    Listener, OpenPort, PageOptions, ServeError, ServeEvent, ServeOptions, ServedTraining, Server, Stopper,
-};
+pub use options::{ConnectionLimits, Listener, PageOptions, ServeError, ServeEvent, ServeOptions, ServedTraining};
+pub use server::{OpenPort, Server, Stopper};

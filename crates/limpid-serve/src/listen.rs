@@ -3,62 +3,27 @@
 //! A connection that sends no request, sends one too slowly, or does not read its answer is closed by a clock of our own ([`Pulse`]).
 //! Hyper's clock covers the headers only, and cannot tell a connection that waits for its next request from one that sends a byte a second.
 
-use crate::ServerState;
+use crate::pulse::{Busy, Idle, LOOK, Pulse};
 use crate::route;
-use crate::server::Phase;
+use crate::state::{Phase, ServerState};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::io::{AsyncWrite, Interest};
+use tokio::io::AsyncWrite;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
-
-/// What one client may take of the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionLimits {
-    /// The most connections at a time. When all are taken, a new one replaces the oldest that never sent anything, else the oldest in the
-    /// middle of a request head, else the oldest between two requests. If all are being answered or are new, it waits.
-    pub connections: usize,
-    /// Bytes of a request's headers.
-    pub header_bytes: usize,
-    /// How long the headers may take, from their first byte on; the first of a connection from its beginning on.
-    pub header_time: Duration,
-    /// Bytes of a body.
-    pub body_bytes: usize,
-    /// How long a body may take.
-    pub body_time: Duration,
-    /// How long a connection may wait for its next request, and how long a client may leave an answer unread.
-    pub idle_time: Duration,
-}
-
-impl Default for ConnectionLimits {
-    fn default() -> ConnectionLimits {
-        ConnectionLimits {
-            connections: 512,
-            header_bytes: 16 << 10,
-            header_time: Duration::from_secs(10),
-            body_bytes: 1 << 20,
-            body_time: Duration::from_secs(30),
-            idle_time: Duration::from_secs(75),
-        }
-    }
-}
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Bytes that hyper holds of a request before it reads on: headers beyond our limit come this far, so that they get our answer.
 const BUFFER: usize = 64 << 10;
 /// Headers of a request.
 const HEADERS: usize = 100;
-
-/// How often a connection is looked at for what no event tells.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// Takes connections until the server ends.
 pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
@@ -127,127 +92,6 @@ async fn serve(stream: TcpStream, pulse: Arc<Pulse>, shared: &Arc<ServerState>) 
                 connection.as_mut().graceful_shutdown();
             }
         }
-    }
-}
-
-/// What a connection did last.
-#[derive(Default)]
-struct Pulse {
-    beat: Mutex<Beat>,
-    /// Another connection needs its place.
-    give_way: Notify,
-}
-
-struct Beat {
-    /// Requests that are being answered.
-    busy: usize,
-    /// Whether anything ever came.
-    sent: bool,
-    /// Since when it waits for a request.
-    waits: Instant,
-    /// When the first byte of a request came that is not whole yet.
-    began: Option<Instant>,
-    /// Since when the client takes nothing of an answer.
-    stuck: Option<Instant>,
-}
-
-impl Default for Beat {
-    fn default() -> Beat {
-        Beat { busy: 0, sent: false, waits: Instant::now(), began: None, stuck: None }
-    }
-}
-
-impl Pulse {
-    fn beat(&self) -> MutexGuard<'_, Beat> {
-        self.beat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How soon it has to give way, and since when it waits; none while it is answered.
-    fn idle(&self) -> Option<(Idle, Instant)> {
-        let beat = self.beat();
-        let idle = match (beat.sent, beat.began) {
-            (false, _) => (Idle::Silent, beat.waits),
-            (true, None) => (Idle::Between, beat.waits),
-            (true, Some(began)) => (Idle::Within, began),
-        };
-        (beat.busy == 0 && beat.stuck.is_none()).then_some(idle)
-    }
-
-    fn deadline(&self, limits: &ConnectionLimits) -> Option<Instant> {
-        let beat = self.beat();
-        let (since, time) = match beat.began {
-            Some(began) => (began, limits.header_time),
-            // the first request is due at once
-            None if !beat.sent => (beat.waits, limits.header_time),
-            None => (beat.waits, limits.idle_time),
-        };
-        let reads = (beat.busy == 0).then(|| since.checked_add(time)).flatten();
-        reads.into_iter().chain(beat.stuck.and_then(|since| since.checked_add(limits.idle_time))).min()
-    }
-
-    /// Returns when the client took too long.
-    async fn overdue(&self, limits: &ConnectionLimits) {
-        loop {
-            let now = Instant::now();
-            let deadline = self.deadline(limits);
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return;
-            }
-            // a deadline that is set meanwhile is not sooner than this
-            let look = now.checked_add(limits.header_time.min(limits.idle_time));
-            match deadline.into_iter().chain(look).min() {
-                Some(soonest) => sleep_until(soonest).await,
-                None => std::future::pending().await,
-            }
-        }
-    }
-
-    /// Returns when the client of a request that is being answered has closed its side. Hyper sees that too, but not behind bytes that
-    /// follow the request, because it reads none of them before the answer is sent.
-    async fn vanished(&self, read: &OwnedReadHalf) {
-        loop {
-            sleep(LOOK).await;
-            let busy = self.beat().busy > 0;
-            // what the socket is known to be now; nothing is waited for
-            let known = timeout(Duration::ZERO, read.ready(Interest::READABLE));
-            if busy
-                && let Ok(ready) = known.await
-                && ready.map_or(true, |ready| ready.is_read_closed())
-            {
-                return;
-            }
-        }
-    }
-}
-
-/// A connection that is not answered, by what gives way first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Idle {
-    /// It never sent anything.
-    Silent,
-    /// Part of a request has come.
-    Within,
-    /// It waits for its next request.
-    Between,
-}
-
-/// Held while a request is answered.
-pub struct Busy(Arc<Pulse>);
-
-impl Busy {
-    fn new(pulse: &Arc<Pulse>) -> Busy {
-        let mut beat = pulse.beat();
-        beat.busy += 1;
-        beat.began = None;
-        Busy(pulse.clone())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let mut beat = self.0.beat();
-        beat.busy -= 1;
-        beat.waits = Instant::now();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::json;
 use crate::model::ServedModel;
 use crate::refusal::{Refusal, Result};
 use crate::reply::{HttpReply, JSON, looked, streamed, whole};
-use crate::server::{Phase, ServerState};
+use crate::state::{Phase, ServerState};
 use crate::threads::{Gone, on_thread};
 #[cfg(feature = "study")]
 use crate::walks::{self, WalksError};

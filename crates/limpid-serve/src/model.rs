@@ -1,7 +1,9 @@
 //! What is served.
 
+use crate::options::ServeError;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
+use limpid::data::chat::{Message, Role};
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::engine::{Engine, EngineLimits};
 use limpid::{Error, Lm, Machine};
@@ -44,6 +46,22 @@ pub struct ServedAs {
 }
 
 impl ServedModel {
+    /// Whether it can be served.
+    pub(crate) fn check(&self) -> Result<(), ServeError> {
+        if self.lm.config().mask != Mask::Causal {
+            return Err(ServeError::NotCausal);
+        }
+        if self.id.is_empty() {
+            return Err(ServeError::Unnamed);
+        }
+        self.lm.tokenizer().map_err(|_| ServeError::NoTokenizer)?;
+        if let Some(template) = &self.template {
+            let hello = Message { role: Role::User, content: "Hello".into() };
+            template.at(self.created.cast_signed()).render(&[hello], true).map_err(ServeError::Template)?;
+        }
+        Ok(())
+    }
+
     /// Whether it continues texts: it is causal, with a head and a tokenizer. Other models can be looked into.
     pub fn continues(&self) -> bool {
         let config = self.lm.config();

@@ -3,9 +3,9 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
-use crate::intervene;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, Result, found, quoted};
+use crate::schema::{ELSEWHERE, PROMPTS, STOPS};
 use limpid::Interventions;
 use limpid::config::Mask;
 use limpid::data::chat::{ChatError, Fault, Message, Role};
@@ -18,12 +18,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The most prompts of one request, and the most answers.
-pub(crate) const PROMPTS: usize = 256;
 /// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
 const TOLD: usize = 1 << 20;
-/// The most stop strings of one request, and the most bytes of each.
-pub(crate) const STOPS: (usize, usize) = (16, 256);
+/// The most steps of a request times its answers: each is checked and applied in each of them.
+const STEPS: usize = 4096;
+
+/// The parameter that changes what the model computes.
+pub(crate) const INTERVENTIONS: &str = "limpid.interventions";
 
 /// A request that can be answered.
 #[derive(Clone, Debug)]
@@ -146,7 +147,7 @@ fn ask(
             format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
         return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
     }
-    let interventions = intervene::read(fields, prompts * n)?;
+    let interventions = interventions(fields, prompts * n)?;
     let mut requests = Vec::with_capacity(prompts * n);
     let mut told = 0;
     for prompt in &answer.prompts {
@@ -227,6 +228,19 @@ pub(crate) fn tokenizer(model: &ServedModel) -> Result<&Tokenizer> {
 /// Ids below this can be asked for.
 pub(crate) fn vocab_size(model: &ServedModel) -> Result<usize> {
     Ok(tokenizer(model)?.vocab_size().min(model.lm.config().vocab_size))
+}
+
+/// What a request of so many answers wants to be changed, if anything.
+fn interventions(fields: &RequestFields, answers: usize) -> Result<Option<Interventions>> {
+    let given = fields.get(INTERVENTIONS).cloned().map(Interventions::try_from).transpose();
+    let given = given.map_err(|error| fault(INTERVENTIONS, &error))?;
+    match given.as_ref().map(|given| given.steps.len()).filter(|steps| steps * answers > STEPS) {
+        Some(steps) => {
+            let expected = format!("at most {} steps for {answers} answers", STEPS / answers);
+            Err(Refusal::invalid_value(INTERVENTIONS, &expected, &steps.to_string()))
+        }
+        None => Ok(given),
+    }
 }
 
 /// What the library finds wrong with a value, as it says it.
@@ -326,22 +340,6 @@ pub(crate) fn messages(value: &Value) -> Result<Vec<Message>> {
     }
     items.iter().enumerate().map(|(i, item)| message(&format!("messages[{i}]"), item)).collect()
 }
-
-/// Fields of messages that OpenAI or another server has and limpid lacks. Clients send them back empty.
-pub(crate) const ELSEWHERE: [&str; 12] = [
-    "annotations",
-    "audio",
-    "function_call",
-    "images",
-    "name",
-    "provider_specific_fields",
-    "reasoning",
-    "reasoning_content",
-    "refusal",
-    "thinking_blocks",
-    "tool_call_id",
-    "tool_calls",
-];
 
 fn message(place: &str, value: &Value) -> Result<Message> {
     let message = value.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", value))?;

@@ -3,7 +3,7 @@
 //! A message names the thing, what was expected, what was found, and the remedy. It repeats at most 64 bytes of what a user sent, escaped
 //! ([`quoted`]).
 
-use crate::access::{origin_name, without_port};
+use crate::hosts::{origin_name, without_port};
 use crate::routes::meant;
 use serde_json::{Value, json};
 

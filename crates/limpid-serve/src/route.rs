@@ -4,16 +4,17 @@ use crate::answer::Answer;
 use crate::body::{Content, ReplyBody, Stream};
 use crate::incoming::{self, check_body_type, check_head};
 use crate::intervene;
-use crate::listen::Busy;
 use crate::look;
 use crate::model::ServedLease;
 use crate::openai::{self, Ask};
+use crate::options::ServeEvent;
+use crate::pulse::Busy;
 use crate::refusal::{Refusal, Result};
 use crate::reply::{HttpReply, JSON, add, document, health, preflight, refused, streamed, whole};
 use crate::routes::{self, Endpoint, Route};
-use crate::server::{Counted, Phase, ServeEvent, ServerState};
+use crate::state::{Counted, LOOKS, Phase, ServerState};
 use crate::threads::{Work, on_thread, read_body};
-use crate::{docs, embeddings, metrics, openapi, server, tokens};
+use crate::{docs, embeddings, metrics, openapi, tokens};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
@@ -95,7 +96,7 @@ async fn reply(shared: &Arc<ServerState>, request: Request<Incoming>, from_other
         return Ok(preflight(request.headers()));
     }
     let path = request.uri().path().to_string();
-    let (route, rest) = routes::find(request.method(), &path)?;
+    let (route, rest) = find(request.method(), &path)?;
     check_route(shared, route, &request)?;
     if route.method == "POST" {
         let model = shared.model();
@@ -221,7 +222,7 @@ async fn generate(
 fn measures(shared: &ServerState) -> String {
     let (counts, model) = (shared.queue.counts(), shared.model());
     let embeds = usize::from(shared.embedding.available_permits() == 0);
-    let looks = server::LOOKS - shared.looking.available_permits();
+    let looks = LOOKS - shared.looking.available_permits();
     let blocks = |state, count: usize| ("limpid_kv_blocks", metrics::labels(&[("state", state)]), count as f64);
     let about = [("model", &*model.id), ("fingerprint", &model.fingerprint), ("version", env!("CARGO_PKG_VERSION"))];
     let gauges = [
@@ -235,4 +236,14 @@ fn measures(shared: &ServerState) -> String {
     ];
     let step = model.step.map(|step| ("limpid_weights_step", String::new(), step as f64));
     shared.metrics.page(&gauges.into_iter().chain(step).collect::<Vec<_>>())
+}
+
+/// The route of a request, and what stands for `{id}`.
+fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static Route, &'a str)> {
+    let mut found = routes::ROUTES.iter().filter_map(|route| Some((route, routes::rest(route.path, path)?))).peekable();
+    let (first, _) = found.peek().ok_or_else(|| Refusal::not_found(path))?;
+    let allowed = routes::allowed(first.path);
+    let asked = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let refusal = || Refusal::method_not_allowed(method.as_str(), path, &allowed);
+    found.find(|(route, _)| route.method == asked).ok_or_else(refusal)
 }

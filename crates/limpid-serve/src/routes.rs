@@ -1,9 +1,6 @@
 //! Every path of the server, its methods, and what is there. Requests are dispatched by this table, and `/openapi.json` and `/docs` are
 //! made from it.
 
-use crate::refusal::{Refusal, Result};
-use hyper::Method;
-
 /// What can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Endpoint {
@@ -82,16 +79,6 @@ pub const ROUTES: &[Route] = &[
     locked("GET", "/v1/models/{id}", Endpoint::Model, "The model, if this is its name"),
 ];
 
-/// The route of a request, and what stands for `{id}`.
-pub fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static Route, &'a str)> {
-    let mut routes = ROUTES.iter().filter_map(|route| Some((route, rest(route.path, path)?))).peekable();
-    let (first, _) = routes.peek().ok_or_else(|| Refusal::not_found(path))?;
-    let allowed = allowed(first.path);
-    let asked = if method == Method::HEAD { "GET" } else { method.as_str() };
-    let refusal = || Refusal::method_not_allowed(method.as_str(), path, &allowed);
-    routes.find(|(route, _)| route.method == asked).ok_or_else(refusal)
-}
-
 /// The pattern of a path in the table, which metrics and the log call it by.
 pub fn pattern(path: &str) -> &'static str {
     let fits = |pattern: &str| pattern.strip_suffix("{id}").map_or(path == pattern, |start| path.starts_with(start));
@@ -99,7 +86,7 @@ pub fn pattern(path: &str) -> &'static str {
 }
 
 /// What stands for `{id}` of a pattern in a path; none if the path is another.
-fn rest<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
+pub fn rest<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
     match pattern.strip_suffix("{id}") {
         Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()),
         None => (path == pattern).then_some(""),

@@ -1,9 +1,29 @@
 //! The words of JSON Schema that `/openapi.json` uses. [`crate::parameters`] says with them what a request may be, [`crate::openapi`] what
 //! an answer is.
 
-use crate::openai::{ELSEWHERE, PROMPTS, STOPS};
 use limpid::Interventions;
 use serde_json::{Map, Value, json};
+
+/// The most prompts of one request, and the most answers.
+pub(crate) const PROMPTS: usize = 256;
+/// The most stop strings of one request, and the most bytes of each.
+pub(crate) const STOPS: (usize, usize) = (16, 256);
+
+/// Fields of messages that OpenAI or another server has and limpid lacks. Clients send them back empty.
+pub(crate) const ELSEWHERE: [&str; 12] = [
+    "annotations",
+    "audio",
+    "function_call",
+    "images",
+    "name",
+    "provider_specific_fields",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "thinking_blocks",
+    "tool_call_id",
+    "tool_calls",
+];
 
 pub fn string() -> Value {
     json!({ "type": "string" })

@@ -2,7 +2,7 @@
 
 use crate::model::{ServedLease, ServedModel};
 use crate::refusal::{Refusal, Result};
-use crate::server::{Phase, ServerState};
+use crate::state::{Phase, ServerState};
 use hyper::body::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,183 +1,24 @@
-//! The engine's thread, and the queue in front of it.
+//! The engine's thread.
 //!
 //! The thread runs every engine round by round and passes its events on. A sequence's channel has room for all of its events, so a slow
 //! reader never holds up a round. A client that goes away drops its end of the channel, which the thread sees before the next round. Each
 //! checkpoint has an engine of its own ([`crate::follow`]), which ends when no request for it can come any more.
 
 use crate::metrics::Metrics;
-use crate::model::{ServedLease, ServedModel};
-use crate::refusal::{Refusal, Result};
-use crate::server::{ServeEvent, ServerState};
-use limpid::engine::{Engine, EngineCounts, EngineEvent, EngineRequest, RequestId};
+use crate::model::ServedModel;
+use crate::options::ServeEvent;
+use crate::queue::{FAILURES, Job, Waiting};
+use crate::state::ServerState;
+use limpid::engine::{Engine, EngineCounts, EngineEvent, RequestId};
 use limpid_base::contain::contain;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-
-/// The events of a request's sequences, each with the number of its sequence. If the channel ends before a sequence's last event, the
-/// engine failed.
-pub type ReplyEvents = mpsc::Receiver<(usize, EngineEvent)>;
-
-/// After this many failures within a minute, `/health` reports that the server is failing.
-const FAILURES: usize = 3;
-const MINUTE: Duration = Duration::from_secs(60);
-
-/// Events of a sequence that are not tokens: the prompt, the end, and one to spare.
-const BESIDE_TOKENS: usize = 3;
 
 /// Rows of prompts that a run has at first, and at least.
 const FIRST_ROWS: usize = 64;
 const LEAST_ROWS: usize = 16;
-
-/// Requests on their way to the engine, and the engine's state as others may see it.
-pub struct Queue {
-    most: usize,
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    jobs: Vec<Job>,
-    engines: Vec<NewEngine>,
-    /// Sequences without an event so far, and the tokens of their prompts.
-    waiting: usize,
-    waiting_tokens: usize,
-    counts: EngineCounts,
-    /// Seconds from one answer to the next while others wait, on average.
-    pace: f64,
-    failures: VecDeque<Instant>,
-    closed: bool,
-}
-
-/// An engine, and the model that it is for.
-type NewEngine = (Weak<Arc<ServedModel>>, Engine);
-
-/// A request as the engine gets it.
-struct Job {
-    model: ServedLease,
-    /// Each with its place in the queue.
-    requests: Vec<(EngineRequest, Waiting)>,
-    events: mpsc::Sender<(usize, EngineEvent)>,
-    came: Instant,
-}
-
-/// Counts a sequence as waiting until it is dropped.
-pub struct Waiting {
-    queue: Arc<Queue>,
-    tokens: usize,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut state = self.queue.state();
-        state.waiting -= 1;
-        state.waiting_tokens -= self.tokens;
-    }
-}
-
-impl Queue {
-    /// An empty queue for at most so many sequences.
-    pub fn new(most: usize) -> Arc<Queue> {
-        Arc::new(Queue { most, state: Mutex::default(), wake: Condvar::new() })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Places for sequences of `model` with prompts of so many tokens.
-    ///
-    /// # Errors
-    /// If too many wait: too many sequences, or prompts of more tokens than that many contexts have.
-    pub fn places(self: &Arc<Queue>, model: &ServedModel, prompts: &[usize]) -> Result<Vec<Waiting>> {
-        let (count, tokens) = (prompts.len(), prompts.iter().sum::<usize>());
-        let most_tokens = self.most.saturating_mul(model.lm.config().context_length);
-        let mut state = self.state();
-        // one request is always taken, however large
-        let full = state.waiting + count > self.most || state.waiting_tokens + tokens > most_tokens;
-        if state.waiting > 0 && full {
-            let seconds = (state.pace * state.waiting as f64).ceil().clamp(1.0, 60.0);
-            return Err(Refusal::queue_full(state.waiting, seconds as u32));
-        }
-        state.waiting += count;
-        state.waiting_tokens += tokens;
-        Ok(prompts.iter().map(|&tokens| Waiting { queue: self.clone(), tokens }).collect())
-    }
-
-    /// Gives the engine a request of `model`, which must be one that is served.
-    ///
-    /// # Errors
-    /// As [`Queue::places`].
-    pub fn submit(self: &Arc<Queue>, model: &ServedLease, requests: Vec<EngineRequest>) -> Result<ReplyEvents> {
-        let prompts: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
-        let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
-        let (events, hears) = mpsc::channel(room.max(1));
-        let requests = requests.into_iter().zip(self.places(model, &prompts)?).collect();
-        let job = Job { model: model.clone(), requests, events, came: Instant::now() };
-        let mut state = self.state();
-        if state.closed {
-            drop(state); // dropping the job locks it again
-            return Ok(hears); // its other end is dropped with the job
-        }
-        state.jobs.push(job);
-        self.wake.notify_one();
-        Ok(hears)
-    }
-
-    /// Adds an engine for `model`.
-    pub fn serve(&self, model: &ServedLease, mut engine: Engine) {
-        let mut state = self.state();
-        if state.counts.blocks == 0 {
-            state.counts = engine.counts(); // the thread has not begun
-        }
-        state.engines.push((Arc::downgrade(model), engine));
-        drop(state);
-        self.wake.notify_one();
-    }
-
-    /// Ends the engine's thread.
-    pub fn close(&self) {
-        self.state().closed = true;
-        self.wake.notify_one();
-    }
-
-    /// What the engines hold; waiting are those here too.
-    pub fn counts(&self) -> EngineCounts {
-        let state = self.state();
-        EngineCounts { waiting: state.waiting, waiting_tokens: state.waiting_tokens, ..state.counts }
-    }
-
-    /// Whether the engine keeps failing.
-    pub fn fails(&self) -> bool {
-        let state = self.state();
-        state.closed || state.failures.iter().filter(|failed| failed.elapsed() < MINUTE).count() >= FAILURES
-    }
-
-    /// Takes what has come, and waits for it if `idle`. `None` when the thread is to end.
-    fn take(&self, idle: bool) -> Option<(Vec<Job>, Vec<NewEngine>)> {
-        let mut state = self.state();
-        while idle && state.jobs.is_empty() && state.engines.is_empty() && !state.closed {
-            // it looks up from time to time: a model may be out of use
-            let (after, waited) =
-                self.wake.wait_timeout(state, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner);
-            state = after;
-            if waited.timed_out() {
-                break;
-            }
-        }
-        (!state.closed).then(|| (std::mem::take(&mut state.jobs), std::mem::take(&mut state.engines)))
-    }
-
-    /// Notes that an answer ended, so long after the one before.
-    fn note_end(&self, after: Duration) {
-        let mut state = self.state();
-        if state.waiting > 0 {
-            state.pace += 0.2 * (after.as_secs_f64() - state.pace);
-        }
-    }
-}
 
 /// One of a request's sequences in the engine.
 struct Sequence {
@@ -377,14 +218,15 @@ mod tests {
     use super::*;
     use crate::access::RequestAccess;
     use crate::model::ServedAs;
-    use crate::server::ServeOptions;
+    use crate::options::ServeOptions;
     use limpid::backend::{Backend, BackendError, Cpu, Result, Wrapper};
     use limpid::checkpoint::Checkpoint;
-    use limpid::engine::Decoder;
+    use limpid::engine::{Decoder, EngineRequest};
     use limpid::generate::{FinishReason, Options};
     use limpid::ops::Batch;
     use limpid::train::Recipe;
     use limpid::{Machine, Training};
+    use std::sync::Mutex;
 
     /// A device on which nothing can be run, as it says itself or as a fault in it does.
     struct Broken {

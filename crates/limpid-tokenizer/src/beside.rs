@@ -4,19 +4,18 @@
 //! Read `classes` next: what each tokenizer class does with them.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     path::Path,
 };
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use limpid_base::files::read_small;
+
 use super::{
     TokenizerError,
-    classes::Class,
-    files::text,
-    json::{Pairs, parse},
-    spec::{Added, part, shown},
+    spec::{Added, Pairs, parse, part, shown},
 };
 
 /// The keys of tokenizer_config.json that name a token, in the order in which those that the vocabulary lacks get ids.
@@ -25,6 +24,21 @@ pub(super) const ROLES: [&str; 7] =
 
 /// The model's files that know of tokens: HuggingFace's, and its config.json in a folder of limpid's.
 const MODEL: [&str; 3] = ["generation_config.json", "config.json", "config.hf.json"];
+
+/// Larger than any tokenizer; what is larger is another file by that name.
+const LARGEST: u64 = 128 << 20;
+
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    read_small(path, LARGEST).map_err(|fault| TokenizerError::Io { path: path.into(), fault })
+}
+
+pub(super) fn text(path: &Path) -> Result<String, TokenizerError> {
+    utf8(bytes(path)?).map_err(|error| error.at(path))
+}
+
+pub(super) fn utf8(bytes: Vec<u8>) -> Result<String, TokenizerError> {
+    String::from_utf8(bytes).map_err(|error| part("the file", "text in UTF-8", error.utf8_error().to_string()))
+}
 
 /// The settings of tokenizer_config.json.
 #[derive(Default, Deserialize)]
@@ -52,17 +66,17 @@ pub(super) struct TokenizerFiles {
     /// Whether any file names a token.
     pub names_tokens: bool,
     /// The tokens in a role; null for none.
-    roles: HashMap<String, Value>,
+    pub roles: HashMap<String, Value>,
     /// Roles that are a model's own (`image_token`).
-    more: Vec<(String, Value)>,
+    pub more: Vec<(String, Value)>,
     /// Special tokens without a role.
-    extra: Vec<Value>,
+    pub extra: Vec<Value>,
     /// `added_tokens_decoder`, by id, if it is there: added_tokens.json and the list in tokenizer.json then say nothing.
-    decoder: Option<BTreeMap<u64, Added>>,
+    pub decoder: Option<BTreeMap<u64, Added>>,
     /// added_tokens.json, by id.
-    added: BTreeMap<u64, Added>,
+    pub added: BTreeMap<u64, Added>,
     /// Rows of the model: a token beyond them cannot be read.
-    rows: Option<u64>,
+    pub rows: Option<u64>,
     /// The first end of a text by config.json.
     pub end: Option<u32>,
     /// All ends of a text by generation_config.json, or else config.json.
@@ -70,7 +84,7 @@ pub(super) struct TokenizerFiles {
 }
 
 /// A token's text: the token itself, or an object that has it.
-fn content(token: &Value) -> Option<&str> {
+pub(super) fn content(token: &Value) -> Option<&str> {
     token.as_str().or(token["content"].as_str())
 }
 
@@ -82,12 +96,12 @@ fn described(token: &Value, id: u64, text: &str, special: bool) -> Added {
 }
 
 /// Whether both are the same but for their ids.
-fn is_same(a: &Added, b: &Added) -> bool {
+pub(super) fn is_same(a: &Added, b: &Added) -> bool {
     let flags = |t: &Added| (t.single_word, t.lstrip, t.rstrip, t.normalized, t.special);
     a.content == b.content && flags(a) == flags(b)
 }
 
-fn special(token: &Value) -> Result<Added, TokenizerError> {
+pub(super) fn special(token: &Value) -> Result<Added, TokenizerError> {
     let wrong = || part("a token in tokenizer_config.json or special_tokens_map.json", "its text", shown(token));
     Ok(described(token, 0, content(token).ok_or_else(wrong)?, true))
 }
@@ -222,100 +236,8 @@ impl TokenizerFiles {
         self.rows = files[1].get("vocab_size").and_then(Value::as_u64);
     }
 
-    /// The token of a role, which the files or else the class name.
-    pub(super) fn role<'a>(&'a self, role: &str, class: &Class) -> Option<&'a str> {
-        match self.roles.get(role) {
-            Some(token) => content(token),
-            None => class.default(role),
-        }
-    }
-
     /// Whether a file, and no class, names the token of this role.
     pub(super) fn says(&self, role: &str) -> bool {
         self.roles.get(role).is_some_and(|token| !token.is_null())
-    }
-
-    /// The roles and their tokens: what chat templates write by name.
-    pub(super) fn names(&self, class: &Class) -> Vec<(String, String)> {
-        let roles = ROLES.iter().filter_map(|role| Some((role.to_string(), self.role(role, class)?.to_string())));
-        let more = self.more.iter().filter_map(|(role, token)| Some((role.clone(), content(token)?.to_string())));
-        roles.chain(more).collect()
-    }
-
-    /// The tokens that are looked for before others, from `own`, those of tokenizer.json, and what the files and the class name. A token
-    /// that the vocabulary has keeps its id there, others get the next, whatever id a file gives them; a token for which the model
-    /// has no row is left out.
-    pub(super) fn tokens(
-        &self,
-        vocab: &[(&str, u64)],
-        own: Vec<Added>,
-        class: &Class,
-    ) -> Result<Vec<Added>, TokenizerError> {
-        let listed = self.decoder.clone().unwrap_or_else(|| {
-            let mut listed = self.added.clone();
-            listed.extend(own.iter().map(|token| (token.id, token.clone())));
-            listed
-        });
-        let have = if class.is_whole() { own } else { vec![] };
-        let by_text: HashMap<&str, &Added> = have.iter().map(|token| (token.content.as_str(), token)).collect();
-        let is_there = |token: &&Added| by_text.get(token.content.as_str()).is_some_and(|own| is_same(own, token));
-        let mut add: Vec<Added> = listed.values().filter(|token| !is_there(token)).cloned().collect();
-        let known: HashSet<String> = have.iter().chain(&add).map(|token| token.content.clone()).collect();
-        let mut named: Vec<Added> = vec![];
-        for role in ROLES {
-            named.extend(match self.roles.get(role) {
-                Some(token) if token.is_null() => None,
-                Some(token) => Some(special(token)?),
-                None => class.token(role),
-            });
-        }
-        let more = self.more.iter().map(|(_, token)| token);
-        named.extend(more.map(special).collect::<Result<Vec<_>, _>>()?);
-        add.iter_mut().for_each(|token| token.special |= named.iter().any(|named| named.content == token.content));
-        let extra = self.extra.iter().map(special).collect::<Result<Vec<_>, _>>()?;
-        let lacking = named.iter().chain(&extra).filter(|token| !known.contains(&token.content));
-        add.extend(lacking.cloned());
-        if class.restores_specials {
-            add.extend(named.iter().chain(&extra).map(|token| Added::new(0, &token.content, true)));
-        }
-        let mut set = TokenSet::new(vocab, have);
-        add.into_iter().for_each(|token| set.add(token, self.rows));
-        Ok(set.tokens.into_values().collect())
-    }
-}
-
-/// Added tokens as HuggingFace's crate numbers them.
-struct TokenSet<'a> {
-    vocab: HashMap<&'a str, u64>,
-    /// The ids of the vocabulary: where it has gaps, one may be the next.
-    used: HashSet<u64>,
-    /// By id.
-    tokens: BTreeMap<u64, Added>,
-    ids: HashMap<String, u64>,
-    next: u64,
-}
-
-impl<'a> TokenSet<'a> {
-    fn new(vocab: &[(&'a str, u64)], have: Vec<Added>) -> TokenSet<'a> {
-        let last = have.iter().map(|token| token.id).max();
-        TokenSet {
-            next: (vocab.len() as u64).max(last.map_or(0, |last| last.saturating_add(1))),
-            vocab: vocab.iter().copied().collect(),
-            used: vocab.iter().map(|(_, id)| *id).collect(),
-            ids: have.iter().map(|token| (token.content.clone(), token.id)).collect(),
-            tokens: have.into_iter().map(|token| (token.id, token)).collect(),
-        }
-    }
-
-    fn add(&mut self, token: Added, rows: Option<u64>) {
-        let known = self.ids.get(&token.content).or(self.vocab.get(token.content.as_str())).copied();
-        let id = known.unwrap_or(self.next);
-        let beyond = rows.is_some_and(|rows| id >= rows) || self.used.contains(&id);
-        if token.content.is_empty() || known.is_none() && beyond {
-            return;
-        }
-        self.next += u64::from(known.is_none());
-        self.ids.insert(token.content.clone(), id);
-        self.tokens.insert(id, Added { id, ..token });
     }
 }

@@ -17,7 +17,7 @@ use super::{
     TokenizerError,
     engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
     spec::{Added, Merge, Model, Spec, Vocab, not_supported, part, shown, steps},
-    table::GPT2,
+    steps::GPT2,
 };
 
 /// Reads one step with the crate's own rules.

@@ -4,15 +4,17 @@
 //!
 //! Read `beside` for the files, `files` for where vocabularies lie.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+
 use serde_json::{Value, json};
 
 use super::{
     TokenizerError,
-    beside::{ROLES, TokenizerFiles},
+    beside::{ROLES, TokenizerFiles, content, is_same, special},
     imported::meaning,
     spec::{Added, Model, Spec, Vocab, part, steps},
     split::Split,
-    table::{bert_normalizer, blanks, byte_level, cutting, framed, replace, word_pieces},
+    steps::{bert_normalizer, blanks, byte_level, cutting, framed, replace, word_pieces},
 };
 
 /// A class's steps and settings of the model, for the vocabulary of a tokenizer.json.
@@ -368,4 +370,98 @@ fn albert(spec: &Spec, beside: &TokenizerFiles, _: &Class) -> Spec {
     }
     steps.extend(charsmap(spec));
     unigram(beside, Some(json!({ "type": "Sequence", "normalizers": steps })), 1)
+}
+
+impl TokenizerFiles {
+    /// The token of a role, which the files or else the class name.
+    pub(super) fn role<'a>(&'a self, role: &str, class: &Class) -> Option<&'a str> {
+        match self.roles.get(role) {
+            Some(token) => content(token),
+            None => class.default(role),
+        }
+    }
+
+    /// The roles and their tokens: what chat templates write by name.
+    pub(super) fn names(&self, class: &Class) -> Vec<(String, String)> {
+        let roles = ROLES.iter().filter_map(|role| Some((role.to_string(), self.role(role, class)?.to_string())));
+        let more = self.more.iter().filter_map(|(role, token)| Some((role.clone(), content(token)?.to_string())));
+        roles.chain(more).collect()
+    }
+
+    /// The tokens that are looked for before others, from `own`, those of tokenizer.json, and what the files and the class name. A token
+    /// that the vocabulary has keeps its id there, others get the next, whatever id a file gives them; a token for which the model
+    /// has no row is left out.
+    pub(super) fn tokens(
+        &self,
+        vocab: &[(&str, u64)],
+        own: Vec<Added>,
+        class: &Class,
+    ) -> Result<Vec<Added>, TokenizerError> {
+        let listed = self.decoder.clone().unwrap_or_else(|| {
+            let mut listed = self.added.clone();
+            listed.extend(own.iter().map(|token| (token.id, token.clone())));
+            listed
+        });
+        let have = if class.is_whole() { own } else { vec![] };
+        let by_text: HashMap<&str, &Added> = have.iter().map(|token| (token.content.as_str(), token)).collect();
+        let is_there = |token: &&Added| by_text.get(token.content.as_str()).is_some_and(|own| is_same(own, token));
+        let mut add: Vec<Added> = listed.values().filter(|token| !is_there(token)).cloned().collect();
+        let known: HashSet<String> = have.iter().chain(&add).map(|token| token.content.clone()).collect();
+        let mut named: Vec<Added> = vec![];
+        for role in ROLES {
+            named.extend(match self.roles.get(role) {
+                Some(token) if token.is_null() => None,
+                Some(token) => Some(special(token)?),
+                None => class.token(role),
+            });
+        }
+        let more = self.more.iter().map(|(_, token)| token);
+        named.extend(more.map(special).collect::<Result<Vec<_>, _>>()?);
+        add.iter_mut().for_each(|token| token.special |= named.iter().any(|named| named.content == token.content));
+        let extra = self.extra.iter().map(special).collect::<Result<Vec<_>, _>>()?;
+        let lacking = named.iter().chain(&extra).filter(|token| !known.contains(&token.content));
+        add.extend(lacking.cloned());
+        if class.restores_specials {
+            add.extend(named.iter().chain(&extra).map(|token| Added::new(0, &token.content, true)));
+        }
+        let mut set = TokenSet::new(vocab, have);
+        add.into_iter().for_each(|token| set.add(token, self.rows));
+        Ok(set.tokens.into_values().collect())
+    }
+}
+
+/// Added tokens as HuggingFace's crate numbers them.
+struct TokenSet<'a> {
+    vocab: HashMap<&'a str, u64>,
+    /// The ids of the vocabulary: where it has gaps, one may be the next.
+    used: HashSet<u64>,
+    /// By id.
+    tokens: BTreeMap<u64, Added>,
+    ids: HashMap<String, u64>,
+    next: u64,
+}
+
+impl<'a> TokenSet<'a> {
+    fn new(vocab: &[(&'a str, u64)], have: Vec<Added>) -> TokenSet<'a> {
+        let last = have.iter().map(|token| token.id).max();
+        TokenSet {
+            next: (vocab.len() as u64).max(last.map_or(0, |last| last.saturating_add(1))),
+            vocab: vocab.iter().copied().collect(),
+            used: vocab.iter().map(|(_, id)| *id).collect(),
+            ids: have.iter().map(|token| (token.content.clone(), token.id)).collect(),
+            tokens: have.into_iter().map(|token| (token.id, token)).collect(),
+        }
+    }
+
+    fn add(&mut self, token: Added, rows: Option<u64>) {
+        let known = self.ids.get(&token.content).or(self.vocab.get(token.content.as_str())).copied();
+        let id = known.unwrap_or(self.next);
+        let beyond = rows.is_some_and(|rows| id >= rows) || self.used.contains(&id);
+        if token.content.is_empty() || known.is_none() && beyond {
+            return;
+        }
+        self.next += u64::from(known.is_none());
+        self.ids.insert(token.content.clone(), id);
+        self.tokens.insert(id, Added { id, ..token });
+    }
 }

@@ -13,7 +13,7 @@ use super::{
     TextPart, TokenizerError,
     pairs::parts,
     spec::{Added, Spec, steps},
-    table,
+    steps::split,
 };
 use fancy_regex::Regex;
 use limpid_base::contain::contain;
@@ -150,7 +150,7 @@ fn parting(spec: &Spec, tokens: &[Option<String>]) -> Made<Option<Parting>> {
             _ => return Ok(None),
         }
     }
-    let mut divided = table::split(&spec.pre_tokenizer).is_some();
+    let mut divided = split(&spec.pre_tokenizer).is_some();
     for (kind, step) in if divided { vec![] } else { steps("the pre_tokenizer", &spec.pre_tokenizer)? } {
         match kind {
             "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => divided |= !marked,

@@ -8,6 +8,9 @@ use std::{
 use super::NAMES;
 use limpid_base::words::system;
 
+/// What to do about a tokenizer that a model was trained with and that has no table.
+pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one that can";
+
 /// What a tokenizer refuses, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -242,7 +245,7 @@ impl TokenizerError {
         match self {
             TokenizerError::File { fault, .. } => fault.settings(),
             TokenizerError::NoSplit => &["split"],
-            TokenizerError::Table(why) if why.contains(crate::table::LEARNED) => &["tokenizer bpe"],
+            TokenizerError::Table(why) if why.contains(LEARNED) => &["tokenizer bpe"],
             _ => &[],
         }
     }

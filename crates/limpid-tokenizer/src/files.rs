@@ -8,32 +8,17 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{
     Encoding, Tokenizer, TokenizerError,
-    beside::TokenizerFiles,
+    beside::{TokenizerFiles, bytes, text, utf8},
     classes::{self, Class, WHOLE},
     imported::{ImportedTokenizer, Told},
-    spec::{Added, Merge, Model, Spec, Vocab, part},
+    spec::{Added, Merge, Model, Pairs, Spec, Vocab, parse, part},
     split::Split,
     table,
 };
-use limpid_base::files::{read_small, replace};
-
-/// Larger than any tokenizer; what is larger is another file by that name.
-const LARGEST: u64 = 128 << 20;
+use limpid_base::files::replace;
 
 /// llm.c's: a header of 256 numbers, of which these are the first two.
 const LLMC: [u32; 2] = [20_240_328, 2];
-
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
-    read_small(path, LARGEST).map_err(|fault| TokenizerError::Io { path: path.into(), fault })
-}
-
-pub(super) fn text(path: &Path) -> Result<String, TokenizerError> {
-    utf8(read(path)?).map_err(|error| error.at(path))
-}
-
-fn utf8(bytes: Vec<u8>) -> Result<String, TokenizerError> {
-    String::from_utf8(bytes).map_err(|error| part("the file", "text in UTF-8", error.utf8_error().to_string()))
-}
 
 /// Whether these are lines of tokens in base64 and their ranks, whatever the file is called.
 fn is_tiktoken(bytes: &[u8]) -> bool {
@@ -62,7 +47,7 @@ impl Tokenizer {
     /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special tokens, which get
     /// the ids that follow.
     pub fn load_with(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
-        let bytes = read(path)?;
+        let bytes = bytes(path)?;
         let ends = |end: &str| path.extension().is_some_and(|own| own == end);
         let by_content = || match &bytes[..] {
             _ if bytes.starts_with(&LLMC[0].to_le_bytes()) => llm_c(&bytes),
@@ -99,7 +84,7 @@ impl Tokenizer {
             let change = |spec: &mut Spec| class.make(spec, &beside, true);
             super::json::read_changed(source, change).map_err(|error| error.at(&json))?
         } else if vocab.exists() && merges.exists() {
-            let pairs = super::json::parse::<super::json::Pairs<u64>>(&text(&vocab)?);
+            let pairs = parse::<Pairs<u64>>(&text(&vocab)?);
             let pairs = pairs.map_err(|error| error.at(&vocab))?;
             let lines = text(&merges)?;
             let read = || {
@@ -113,9 +98,9 @@ impl Tokenizer {
             let read = |text: &str| made(word_pieces(text)?, class, &beside);
             read(&text(&lines)?).map_err(|error| error.at(&lines))?
         } else if llmc.exists() {
-            return llm_c(&read(&llmc)?).map_err(|error| error.at(&llmc)).map(Some);
+            return llm_c(&bytes(&llmc)?).map_err(|error| error.at(&llmc)).map(Some);
         } else if let Some(path) = ranks
-            && let bytes = read(path)?
+            && let bytes = bytes(path)?
             && is_tiktoken(&bytes)
         {
             ranks_beside(&bytes, &beside).map_err(|error| error.at(path))?

@@ -12,8 +12,8 @@ use super::{
     engine::Engines,
     pairs::Pairs,
     scored::{SCORED, Scored},
-    spec::{Added, Merge, Spec, not_supported, part, shown, steps},
-    table,
+    spec::{Added, Merge, Spec, not_supported, parse, part, shown, steps},
+    steps::{byte, split},
 };
 use serde_json::{Value, json};
 
@@ -144,7 +144,7 @@ impl ImportedTokenizer {
 
     /// The tokenizer.json again, as parts.
     pub(super) fn spec(&self) -> Result<Spec, TokenizerError> {
-        super::json::parse(&self.source)
+        parse(&self.source)
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -232,7 +232,7 @@ impl ImportedTokenizer {
                 out.extend(bytes.unwrap_or_else(|| token.into()));
             }
             Decoder::Text { replace, bytes, strip } => {
-                let mut text = match table::byte(token) {
+                let mut text = match byte(token) {
                     Some(byte) if *bytes => vec![byte],
                     _ if added == Some(true) => token.into(),
                     _ => replace.iter().fold(token.to_string(), |text, (a, b)| text.replace(a, b)).into_bytes(),
@@ -422,7 +422,7 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerEr
 /// Tokens and merges are known by their hash, so that nothing is built to find out.
 fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
     let model = &spec.model;
-    let split = table::split(&spec.pre_tokenizer)?;
+    let split = split(&spec.pre_tokenizer)?;
     let encoding = Encoding::all().find(|encoding| encoding.split() == split)?;
     let merges = model.merges.as_deref().filter(|_| spec.kind() == "BPE" && spec.version == "1.0")?;
     let alike = |added: &Added| {

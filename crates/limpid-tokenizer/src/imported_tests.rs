@@ -25,7 +25,7 @@ struct Folder {
 
 /// A tokenizer.json as another program's, whatever it is.
 pub(super) fn imported(json: String) -> ImportedTokenizer {
-    ImportedTokenizer::new(json::parse(&json).unwrap(), json).unwrap()
+    ImportedTokenizer::new(spec::parse(&json).unwrap(), json).unwrap()
 }
 
 fn fixtures() -> BTreeMap<String, Folder> {
@@ -641,7 +641,7 @@ fn what_is_wrong_is_said() {
             "replacements of a few letters",
         ),
         (
-            set("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![table::byte_level(false); 30]})),
+            set("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![steps::byte_level(false); 30]})),
             "several ByteLevel steps",
         ),
         (

@@ -5,18 +5,16 @@
 //! `{"limpid_dense": {"of": FILE, "ids": IDS}}`, with what the file of the other would hold. Every other tokenizer.json is
 //! `imported`'s.
 
-use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
-use limpid_base::words::not_json;
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{IgnoredAny, MapAccess, Visitor},
-};
+use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
 use serde_json::{Value, json};
 
 use super::{
-    DenseTokenizer, Encoding, Remap, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, imported::ImportedTokenizer,
-    spec::Spec, words,
+    DenseTokenizer, Encoding, Remap, Tokenizer, TokenizerError, TokenizerKind, Vocabulary,
+    imported::ImportedTokenizer,
+    spec::{Added, Spec, Vocab, parse},
+    words,
 };
 
 /// One Unicode scalar value, a newline too.
@@ -119,62 +117,13 @@ fn written(vocabulary: &Vocabulary) -> String {
 struct Head {
     limpid_encoding: Option<String>,
     limpid_dense: Option<Dense>,
-    model: Option<ModelHead>,
-    pre_tokenizer: Option<Value>,
-    normalizer: Option<Value>,
+    model: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
 struct Dense {
     of: Value,
     ids: Remap,
-}
-
-#[derive(Deserialize)]
-struct ModelHead {
-    r#type: Option<String>,
-}
-
-/// What is read of a file of ours.
-#[derive(Deserialize)]
-struct Ours {
-    #[serde(default)]
-    added_tokens: Vec<Added>,
-    model: Model,
-}
-
-#[derive(Deserialize)]
-struct Added {
-    id: u64,
-    content: String,
-}
-
-#[derive(Deserialize)]
-struct Model {
-    vocab: Pairs<u64>,
-}
-
-/// A JSON object as it stands: a key that comes twice is here twice.
-pub(super) struct Pairs<T>(pub Vec<(String, T)>);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs<T>, D::Error> {
-        struct Each<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Each<T> {
-            type Value = Pairs<T>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("an object of tokens and their ids")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Each(PhantomData))
-    }
 }
 
 pub(super) fn read(text: String) -> Result<Tokenizer, TokenizerError> {
@@ -196,18 +145,20 @@ pub(super) fn read_changed(
     if let Some(Dense { of, ids }) = head.limpid_dense {
         return Ok(Tokenizer::Dense(Arc::new(DenseTokenizer::new(read(of.to_string())?, ids)?)));
     }
-    let Some((kind, newlines)) = kind_of(&head) else {
-        if head.model.is_none() {
-            return Err(TokenizerError::Unsupported { found: keys(&text)? });
-        }
-        let mut spec: Spec = parse(&text)?;
+    if head.model.is_none() {
+        return Err(TokenizerError::Unsupported { found: keys(&text)? });
+    }
+    let mut spec: Spec = parse(&text)?;
+    let Some((kind, newlines)) = kind_of(&spec) else {
         let changed = change(&mut spec)?;
         let imported = if changed { ImportedTokenizer::made(spec) } else { ImportedTokenizer::new(spec, text) };
         return Ok(Tokenizer::Imported(Arc::new(imported?)));
     };
-    let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(&text)?;
+    let Vocab::Ids(mut pairs) = spec.model.vocab else {
+        return Err(TokenizerError::Json("its vocabulary is a list, not an object of tokens and their ids".into()));
+    };
     let ids: HashMap<String, u64> = pairs.iter().cloned().collect();
-    for Added { id, content } in added_tokens {
+    for Added { id, content, .. } in spec.added_tokens {
         match ids.get(&content) {
             None => pairs.push((content, id)),
             Some(&first) if first != id => return Err(TokenizerError::Duplicate { token: content, first, second: id }),
@@ -218,13 +169,6 @@ pub(super) fn read_changed(
         return Err(TokenizerError::Json("its vocabulary is empty".into()));
     }
     Vocabulary::with_newlines(kind, in_order(pairs)?, newlines).map(Tokenizer::learned)
-}
-
-pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, TokenizerError> {
-    serde_json::from_str(text).map_err(|error| {
-        let said = error.to_string();
-        TokenizerError::Json(not_json(text, error.line(), error.column(), &said).unwrap_or(said))
-    })
 }
 
 /// What a file without a model holds instead.
@@ -240,11 +184,10 @@ fn keys(text: &str) -> Result<String, TokenizerError> {
 }
 
 /// Whether it is a char or word file of ours, and whether the end of a line is a piece.
-fn kind_of(head: &Head) -> Option<(TokenizerKind, bool)> {
-    let wordlevel = head.model.as_ref()?.r#type.as_deref() == Some("WordLevel") && head.normalizer.is_none();
-    let ours = |(kind, newlines): &(TokenizerKind, bool)| {
-        wordlevel && head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer(*newlines))
-    };
+fn kind_of(spec: &Spec) -> Option<(TokenizerKind, bool)> {
+    let wordlevel = spec.model.r#type.as_deref() == Some("WordLevel") && spec.normalizer.is_null();
+    let ours =
+        |(kind, newlines): &(TokenizerKind, bool)| wordlevel && spec.pre_tokenizer == kind.pre_tokenizer(*newlines);
     [(TokenizerKind::Char, true), (TokenizerKind::Word, true), (TokenizerKind::Word, false)].into_iter().find(ours)
 }
 

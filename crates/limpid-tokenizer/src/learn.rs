@@ -20,7 +20,7 @@ use super::{
     markers::{Marker, Markers},
     pairs::{parts, share},
     spec::{Added, Merge, Model, Spec, Vocab},
-    table, toys,
+    steps, toys,
 };
 
 /// What a name ends with whose tokenizer numbers only the ids that a text uses.
@@ -188,7 +188,7 @@ impl Learner {
                 let vocab = tokens.into_iter().chain(special.iter().cloned()).zip(0..).collect();
                 let (r#type, vocab) = (Some("BPE".into()), Vocab::Ids(vocab));
                 let model = Model { r#type, vocab, merges: Some(merges), ..Model::default() };
-                Tokenizer::made(Spec { added_tokens, ..table::byte_pairs(model, split) }).map(Some)
+                Tokenizer::made(Spec { added_tokens, ..steps::byte_pairs(model, split) }).map(Some)
             }
             Learn::WordPiece { lowercase } => {
                 let words: Vec<(String, u64)> = counts().map(|(piece, count)| (text(piece), count)).collect();

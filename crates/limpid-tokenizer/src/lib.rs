@@ -13,7 +13,6 @@
 //! that are not byte-level byte pairs, and learns word pieces. What needs one that is off is an error that names it.
 
 mod beside;
-mod blank_marks;
 mod bpe;
 #[cfg(feature = "huggingface")]
 mod build;
@@ -35,6 +34,7 @@ mod ranks;
 mod scored;
 mod spec;
 mod split;
+mod steps;
 mod stream;
 mod table;
 mod toys;

@@ -13,7 +13,7 @@ use super::{
     ranks::{Ranks, Scratch},
     spec::{Merge, Spec, Vocab},
     split::Split,
-    table,
+    steps,
 };
 
 /// A byte-level tokenizer.
@@ -36,7 +36,7 @@ impl Pairs {
             && spec.normalizer.is_null()
             && spec.is_unmarked()
             && (bare(true) || bare(false));
-        let split = table::split(&spec.pre_tokenizer).filter(|_| same)?;
+        let split = steps::split(&spec.pre_tokenizer).filter(|_| same)?;
         let mut ids: std::collections::HashMap<&str, u64> =
             vocab.iter().map(|(token, id)| (token.as_str(), *id)).collect();
         let mut tokens: Vec<(String, u32)> = Vec::with_capacity(ids.len());

@@ -7,7 +7,7 @@
 //!
 //! Read `imported` next.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -19,6 +19,7 @@ use serde::{
 use serde_json::Value;
 
 use super::TokenizerError;
+use limpid_base::words::not_json;
 
 /// A tokenizer.json.
 #[derive(Default, Serialize, Deserialize)]
@@ -139,7 +140,7 @@ impl<'de> Deserialize<'de> for Vocab {
                 f.write_str("an object of tokens and their ids, or a list of tokens and their scores")
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Vocab, A::Error> {
-                super::json::Pairs::<u64>::deserialize(MapAccessDeserializer::new(map)).map(|pairs| Vocab::Ids(pairs.0))
+                Pairs::<u64>::deserialize(MapAccessDeserializer::new(map)).map(|pairs| Vocab::Ids(pairs.0))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Vocab, A::Error> {
                 Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Vocab::Scores)
@@ -293,4 +294,34 @@ impl Spec {
         };
         tokens.iter().position(|token| token.as_deref() == Some(name)).map(|id| id as u32)
     }
+}
+
+/// A JSON object as it stands: a key that comes twice is here twice.
+pub(super) struct Pairs<T>(pub Vec<(String, T)>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs<T>, D::Error> {
+        struct Each<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Each<T> {
+            type Value = Pairs<T>;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of tokens and their ids")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<T>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Each(PhantomData))
+    }
+}
+
+pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, TokenizerError> {
+    serde_json::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        TokenizerError::Json(not_json(text, error.line(), error.column(), &said).unwrap_or(said))
+    })
 }

@@ -3,6 +3,7 @@
 
 use crate::Lm;
 use crate::checkpoint::{ControlVector, NamedArray, write_arrays, write_text};
+pub use crate::error::DirectionError;
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model};
 use crate::trace::Keep;
@@ -12,31 +13,6 @@ use limpid_base::plural::plural;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Why a direction cannot be found or kept.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DirectionError {
-    /// A question that has no answer.
-    #[error("{what}")]
-    Question {
-        /// What was expected, and what was found.
-        what: String,
-    },
-    /// Prompts that do not differ.
-    #[error(
-        "the positive and the negative prompts give the same activations at {site}: give others, or another position"
-    )]
-    Same {
-        /// Where.
-        site: String,
-    },
-    /// A kind of file that these directions do not fit into.
-    #[error("{what}")]
-    File {
-        /// What was expected, and what was found.
-        what: String,
-    },
-}
 
 /// The position whose activations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,36 @@
 //! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
 
-use crate::{Device, backend, checkpoint, config, data, generate, timelapse, tokenizer, trace, train, units};
+use crate::device::Device;
+use crate::generate::GenerateError;
+use crate::timelapse::TimelapseError;
+use crate::{backend, checkpoint, config, data, generate, tokenizer, trace, train, units};
 use std::path::PathBuf;
+
+/// Why a direction cannot be found or kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectionError {
+    /// A question that has no answer.
+    #[error("{what}")]
+    Question {
+        /// What was expected, and what was found.
+        what: String,
+    },
+    /// Prompts that do not differ.
+    #[error(
+        "the positive and the negative prompts give the same activations at {site}: give others, or another position"
+    )]
+    Same {
+        /// Where.
+        site: String,
+    },
+    /// A kind of file that these directions do not fit into.
+    #[error("{what}")]
+    File {
+        /// What was expected, and what was found.
+        what: String,
+    },
+}
 
 /// Why an [`Lm`](crate::Lm) cannot do what was asked of it.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +75,7 @@ pub enum Error {
     },
     /// Generating and scoring.
     #[error(transparent)]
-    Generate(#[from] generate::GenerateError),
+    Generate(#[from] GenerateError),
     /// Looking inside.
     #[error(transparent)]
     Trace(trace::TraceError),
@@ -55,7 +84,7 @@ pub enum Error {
     Intervention(#[from] trace::interventions::InterventionError),
     /// Finding a direction.
     #[error(transparent)]
-    Direction(#[from] crate::directions::DirectionError),
+    Direction(#[from] DirectionError),
     /// A sweep of interventions.
     #[error(transparent)]
     Sweep(#[from] trace::sweep::SweepError),
@@ -73,7 +102,7 @@ pub enum Error {
     TokenName(#[from] crate::TokenNameError),
     /// What a model did while it learned.
     #[error(transparent)]
-    Timelapse(#[from] timelapse::TimelapseError),
+    Timelapse(#[from] TimelapseError),
     /// Training.
     #[error(transparent)]
     Train(Box<train::TrainError>),
@@ -208,8 +237,9 @@ impl Error {
     /// What the backend said, if it is the one that failed.
     pub fn backend(&self) -> Option<&backend::BackendError> {
         match self {
-            Error::Backend(error)
-            | Error::Generate(generate::GenerateError::Decode(generate::DecodeError::Backend(error))) => Some(error),
+            Error::Backend(error) | Error::Generate(GenerateError::Decode(generate::DecodeError::Backend(error))) => {
+                Some(error)
+            }
             Error::Train(error) => match &**error {
                 train::TrainError::Backend(error) => Some(error),
                 _ => None,

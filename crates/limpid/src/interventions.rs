@@ -17,6 +17,38 @@ use std::sync::Arc;
 
 pub(crate) mod files;
 
+impl Lm {
+    /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
+    /// has interventions, the new ones are added. Prompts that values come from run without any. Files that steps name are read, and
+    /// [`Lm::interventions`] has their numbers in place of their names.
+    ///
+    /// ```no_run
+    /// # use limpid::{Interventions, Step};
+    /// # let lm = limpid::Lm::open("runs/1")?;
+    /// let silenced = lm.intervene(&Interventions::new([Step::ablate("blocks.0.attn.hook_z").head([1, 5])]))?;
+    /// let (plain, without) = (lm.score("to be or", " not to be")?, silenced.score("to be or", " not to be")?);
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run. Positions are checked when a
+    /// prompt runs.
+    pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
+        self.intervene_within(&files::read(interventions, self)?, &Arc::default())
+    }
+
+    /// What interventions are on this model, for one request among others of an engine ([`EngineRequest::steps`]), with a budget for
+    /// the runs that values come from. No file is read.
+    ///
+    /// # Errors
+    /// As [`Lm::intervene_within`].
+    ///
+    /// [`EngineRequest::steps`]: crate::engine::EngineRequest::steps
+    pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<ResolvedSteps> {
+        Resolver::new(self, budget)?.resolve(interventions)
+    }
+}
+
 /// The steps of a list held against a model, one after another.
 pub(crate) struct Resolver {
     /// Without interventions.

@@ -71,11 +71,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod device;
 pub mod directions;
 pub mod engine;
 mod error;
 mod fitted;
 pub mod generate;
+mod hashes;
 mod interventions;
 mod lm;
 mod machine;
@@ -89,11 +91,12 @@ mod token_name;
 pub mod trace;
 mod training;
 
+pub use device::{Device, DeviceName};
 pub use error::Error;
 pub use fitted::FittedLength;
 pub use limpid_trace::interventions::{InterventionError, Interventions, Source, Step};
 pub use lm::{Lm, Pooling, normalized, objective};
-pub use machine::{Device, DeviceName, Machine};
+pub use machine::Machine;
 pub use stream::SampleStream;
 pub use token_name::{TokenNameError, token_named};
 pub use training::{Trained, Training, TrainingJob, TrainingPlan};

@@ -12,14 +12,12 @@ use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::error::{Error, Result};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample};
-use crate::interventions::{Resolver, files};
+use crate::hashes::ReceiptHashes;
 use crate::matrix::Precision;
 use crate::memory::{self, Placement};
 use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
 use crate::names::{self, Derived};
 use crate::ops::Batch;
-use crate::receipt::ReceiptHashes;
-use crate::stream::SampleStream;
 use crate::tokenizer::Tokenizer;
 use crate::trace::interventions::{InterveningBackend, Interventions, ResolvedSteps, SequenceSteps};
 use crate::trace::{self, Keep, NamedTensor, Trace};
@@ -254,26 +252,7 @@ impl Lm {
         Ok(Lm { tokenizer, hashes, engine, ..self })
     }
 
-    /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
-    /// has interventions, the new ones are added. Prompts that values come from run without any. Files that steps name are read, and
-    /// [`Lm::interventions`] has their numbers in place of their names.
-    ///
-    /// ```no_run
-    /// # use limpid::{Interventions, Step};
-    /// # let lm = limpid::Lm::open("runs/1")?;
-    /// let silenced = lm.intervene(&Interventions::new([Step::ablate("blocks.0.attn.hook_z").head([1, 5])]))?;
-    /// let (plain, without) = (lm.score("to be or", " not to be")?, silenced.score("to be or", " not to be")?);
-    /// # Ok::<(), limpid::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run. Positions are checked when a
-    /// prompt runs.
-    pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
-        self.intervene_within(&files::read(interventions, self)?, &Arc::default())
-    }
-
-    /// The same, with what may be spent on runs that values come from, and for steps that others give: no file is read.
+    /// [`Lm::intervene`], with what may be spent on runs that values come from, and for steps that others give: no file is read.
     ///
     /// # Errors
     /// As [`Lm::intervene`], [`TraceError::Spent`], and if a step names a file.
@@ -293,17 +272,6 @@ impl Lm {
             ready: self.ready.clone(),
             ..Lm::of(self.config.clone(), self.weights.clone(), self.machine.clone())
         }
-    }
-
-    /// What interventions are on this model, for one request among others of an engine ([`EngineRequest::steps`]), with a budget for
-    /// the runs that values come from. No file is read.
-    ///
-    /// # Errors
-    /// As [`Lm::intervene_within`].
-    ///
-    /// [`EngineRequest::steps`]: crate::engine::EngineRequest::steps
-    pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<ResolvedSteps> {
-        Resolver::new(self, budget)?.resolve(interventions)
     }
 
     /// What the interventions of its runs are on this model.
@@ -373,7 +341,8 @@ impl Lm {
         if let Some(hashes) = self.hashes.get() {
             return Ok(hashes);
         }
-        let hashes = ReceiptHashes::new(self)?;
+        let hashes =
+            ReceiptHashes::new(&self.config, self.tokenizer.as_ref(), |model, param| self.values(model, param))?;
         Ok(self.hashes.get_or_init(|| hashes))
     }
 
@@ -395,14 +364,6 @@ impl Lm {
         self.stream(prompt, options)?.sample()
     }
 
-    /// Continues `prompt` as it is asked for the next piece of text.
-    ///
-    /// # Errors
-    /// As [`Lm::generate`].
-    pub fn stream(&self, prompt: &str, options: &Options) -> Result<SampleStream<&Lm>> {
-        SampleStream::new(self, &self.prompt_ids(prompt)?, options)
-    }
-
     /// The ids that [`Lm::generate`] continues: those of the text, or the beginning of a text if it is empty.
     ///
     /// # Errors
@@ -421,15 +382,6 @@ impl Lm {
     /// If it was not, or as [`Lm::chat_ids`] and [`Lm::generate`].
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<Sample> {
         self.chat_stream(messages, options)?.sample()
-    }
-
-    /// [`Lm::chat`] as it is asked for the next piece of the answer.
-    ///
-    /// # Errors
-    /// As [`Lm::chat`].
-    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<SampleStream<&Lm>> {
-        let (ids, options) = self.chat_prompt(messages, options)?;
-        SampleStream::new(self, &ids, &options)
     }
 
     /// The ids that [`Lm::chat`] continues, and the options with what ends an answer.

@@ -5,14 +5,29 @@ use crate::backend::{Cpu, DeviceMemory, TrainingMemory};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
+use crate::device::Device;
+use crate::engine::{Decoder, DecoderLimits};
+use crate::error::Error;
+use crate::machine::Machine;
 use crate::model::{MemoryPart, Mode, Model, Param, Tuning};
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
-use crate::{Device, Error, Machine, units};
+use crate::units;
 use limpid_core::matrix::codes::Codes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+
+impl Machine {
+    /// A decoder all of whose weights are zero until they are written, if there is room for it.
+    ///
+    /// # Errors
+    /// As [`Machine::start`], and if there is no room.
+    pub fn decoder(&self, config: &Config, limits: DecoderLimits) -> Result<Decoder, Error> {
+        fits(&limits.model(config)?, None, self)?;
+        Ok(Decoder::new(config, limits, |model| self.start(model))?)
+    }
+}
 
 /// Where a model runs, with which weights, in how many processes: what decides the memory it takes.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,30 +7,19 @@
 //!
 //! A receipt is JSON: [`Receipt`] for people who write programs, `limpid replay` for the rest.
 
-use crate::config::{Axis, Config, Dropout};
+use crate::config::Axis;
 use crate::error::{Error, Result};
 use crate::generate::{FinishReason, GenerateEvent, Options, Overflow, Sample, Sampler};
-use crate::model::{Mode, Model};
+pub use crate::hashes::ReceiptHashes;
+use crate::hashes::hashed;
 use crate::numeric::simd::Level;
 use crate::{Interventions, Lm};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3;
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Checksums of a model: 32 hexadecimal digits each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReceiptHashes {
-    /// The configuration, without dropout.
-    pub config: String,
-    /// Name, shape and f32 values of every parameter, in the model's order.
-    pub weights: String,
-    /// Each token's text, and which are special; none without a tokenizer.
-    pub tokenizer: Option<String>,
-}
 
 /// What an answer was made from. With the same model, [`replay`] makes it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -208,44 +197,6 @@ pub struct ReceiptCause {
     pub ours: String,
 }
 
-impl ReceiptHashes {
-    pub(crate) fn new(lm: &Lm) -> Result<ReceiptHashes> {
-        let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
-        let mut weights = Xxh3::new();
-        let mut bytes = vec![];
-        for param in &model.params {
-            weights.update(param.name.as_bytes());
-            param.shape().iter().for_each(|n| weights.update(&(*n as u64).to_le_bytes()));
-            for values in lm.values(&model, param)?.chunks(1 << 14) {
-                bytes.clear();
-                bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-                weights.update(&bytes);
-            }
-        }
-        let tokenizer = match lm.tokenizer() {
-            Err(_) => None,
-            Ok(tokenizer) => {
-                let ids: Vec<u32> = (0..tokenizer.vocab_size() as u32).collect();
-                let (pieces, specials) = (tokenizer.pieces(&ids)?, tokenizer.specials());
-                let ends = [tokenizer.bos(), tokenizer.end_of_text(), tokenizer.end_of_turn()];
-                Some(hashed(|hash| {
-                    pieces.iter().for_each(|piece| {
-                        hash.update(&(piece.len() as u64).to_le_bytes());
-                        hash.update(piece.as_bytes());
-                    });
-                    specials.iter().for_each(|(_, id)| hash.update(&id.to_le_bytes()));
-                    ends.iter().for_each(|id| hash.update(&id.map_or(u64::MAX, u64::from).to_le_bytes()));
-                    tokenizer.more_ends().iter().for_each(|id| hash.update(&id.to_le_bytes()));
-                }))
-            }
-        };
-        // dropout is a setting of training, which not every format of files keeps
-        let config = Config { dropout: Dropout::NONE, ..lm.config().clone() };
-        let config = hashed(|hash| hash.update(config.to_json().as_bytes()));
-        Ok(ReceiptHashes { config, weights: format!("{:032x}", weights.digest128()), tokenizer })
-    }
-}
-
 impl Receipt {
     /// The receipt of what `lm` answered, with its interventions. The first one of a model reads all of its weights
     /// ([`Lm::receipt_hashes`]).
@@ -357,12 +308,6 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
 fn precision(lm: &Lm) -> String {
     let unfused = if lm.machine().level == Level::UNFUSED { " unfused" } else { "" };
     format!("{}{unfused}", lm.machine().precision.name())
-}
-
-fn hashed(of: impl FnOnce(&mut Xxh3)) -> String {
-    let mut hash = Xxh3::new();
-    of(&mut hash);
-    format!("{:032x}", hash.digest128())
 }
 
 /// The SHA-256 of a text, in digits.

@@ -1,11 +1,31 @@
 //! A sample as it is written, piece by piece.
 
 use crate::Lm;
+use crate::data::chat::Message;
 use crate::engine::{Engine, EngineEvent, EngineRequest, RequestId};
 use crate::error::{Error, Result};
 use crate::generate::{GeneratedToken, Options, Sample, advance};
 use std::collections::VecDeque;
 use std::ops::Deref;
+
+impl Lm {
+    /// Continues `prompt` as it is asked for the next piece of text.
+    ///
+    /// # Errors
+    /// As [`Lm::generate`].
+    pub fn stream(&self, prompt: &str, options: &Options) -> Result<SampleStream<&Lm>> {
+        SampleStream::new(self, &self.prompt_ids(prompt)?, options)
+    }
+
+    /// [`Lm::chat`] as it is asked for the next piece of the answer.
+    ///
+    /// # Errors
+    /// As [`Lm::chat`].
+    pub fn chat_stream(&self, messages: &[Message], options: &Options) -> Result<SampleStream<&Lm>> {
+        let (ids, options) = self.chat_prompt(messages, options)?;
+        SampleStream::new(self, &ids, &options)
+    }
+}
 
 /// A sample that is being written: an iterator over its pieces of text, which are whole characters and never a part of a stop text.
 /// The model computes when the next piece is asked for. One that is dropped ends there.

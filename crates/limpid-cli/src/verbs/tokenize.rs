@@ -7,7 +7,7 @@ use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint;
 use limpid::data::LONGEST;
-use limpid::draw::table;
+use limpid::draw::{table, view};
 use limpid::tokenizer::{Order, Split, Statistics, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
 use limpid::trace::NamedTensor;
 use std::io::BufRead;
@@ -264,7 +264,7 @@ impl Encoded {
         if let Some(matrix) = &self.one_hot {
             let options =
                 table::TableOptions { max_cols: WIDEST, first: *first as usize, ..table::TableOptions::default() };
-            parts.push(table::table(matrix, &options));
+            parts.push(view::table(matrix, &options));
         }
         if parts.is_empty() {
             let width = shown.iter().max().map_or(1, |id| id.to_string().len());

@@ -8,7 +8,6 @@
 //! bounds that. A step may read a text of many megabytes, so there is a clock too: these checks ask it, and so does a check before each
 //! other instruction that reads texts.
 
-use super::python;
 use limpid_base::budget::{Budget, Spent};
 use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -16,6 +15,10 @@ use minijinja::value::{ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The filter that a template's loops put before what they go over, and the one that stands for `%`.
+pub const LOOP: &str = "limpid.loop";
+pub const REMAINDER: &str = "limpid.remainder";
 
 /// The longest source. The longest templates in use have about 30 KB.
 pub const SOURCE: usize = 1 << 20;
@@ -247,10 +250,10 @@ pub fn checked<'s>(plain: &Instructions<'s>) -> Instructions<'s> {
             _ => ahead.extend(test(HELD).into_iter().chain([I::Swap]).chain(test(HELD)).chain([I::Swap])),
         }
         if let I::PushLoop(_) = instruction {
-            ahead.push(I::ApplyFilter(python::LOOP, Some(1), !0));
+            ahead.push(I::ApplyFilter(LOOP, Some(1), !0));
         }
         let instruction = match instruction {
-            I::Rem => &I::ApplyFilter(python::REMAINDER, Some(2), !0),
+            I::Rem => &I::ApplyFilter(REMAINDER, Some(2), !0),
             other => other,
         };
         if matches!(instruction, I::SetAttr(_)) {

@@ -9,10 +9,6 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters, tests};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::fmt::Write as _;
 
-/// The filter that a template's loops put before what they go over, and the one that stands for `%`.
-pub const LOOP: &str = "limpid.loop";
-pub const REMAINDER: &str = "limpid.remainder";
-
 fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
@@ -82,8 +78,8 @@ pub fn add(jinja: &mut Environment) {
         text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
     });
     jinja.add_filter("xmlattr", xmlattr);
-    jinja.add_filter(LOOP, each);
-    jinja.add_filter(REMAINDER, remainder);
+    jinja.add_filter(held::LOOP, each);
+    jinja.add_filter(held::REMAINDER, remainder);
 }
 
 // ---- tests, and what instructions do

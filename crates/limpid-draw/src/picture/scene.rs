@@ -1,5 +1,5 @@
 //! A picture before it is a file: marks on a page, in units of a pixel at its own size. [`Scene::svg`] writes them as SVG, whose colours
-//! follow the reader's light or dark mode; `png` paints them in the light ones.
+//! follow the reader's light or dark mode; `paint` paints them in the light ones.
 
 use super::png;
 use crate::palette::{Palette, rgb};

@@ -2,7 +2,7 @@
 
 use super::live::Run;
 use super::plain::{concat, diag, matmul, one_hot, segments, stack, wide};
-use super::printed::{self, Leaf, numbers, rows, shapes_of};
+use super::printed::{self, Check, Leaf, numbers, rows, shapes_of};
 use super::{At, Live, Result, Show, WalkError, WalkStep, Worked, worked};
 use limpid_core::backend::{Backend, Reference};
 use limpid_core::config::{Activation, Config, Constants, DropoutScale, Mask, NormKind};
@@ -16,6 +16,20 @@ use limpid_tokenizer::{Tokenizer, to_one_based};
 use limpid_trace::Keep;
 use serde::Deserialize;
 use serde_json::Value;
+
+impl Live {
+    /// A step's printed numbers, compared with the live ones; none on other models, weights and texts than the walk's own, which have
+    /// numbers of their own.
+    ///
+    /// # Errors
+    /// If a model cannot be made or run.
+    pub fn checks(&mut self, step: &WalkStep) -> Result<Vec<Check>> {
+        if !self.is_own() {
+            return Ok(vec![]);
+        }
+        step.printed.iter().map(|printed| Ok(Check::new(printed, computed(self, step, &printed.golden)?))).collect()
+    }
+}
 
 /// Where printed numbers are, and what they are computed from.
 struct Place<'a> {

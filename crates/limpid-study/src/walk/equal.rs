@@ -3,8 +3,8 @@
 //! Each function reads tensors by name, computes them the other way in the plain loops of [`super::plain`], and gives [`Both`].
 
 use super::live::Run;
+use super::parts::{Views, lacks, verdict};
 use super::plain::{add, columns, concat, matmul, one_hot, project, segments, transpose, wide};
-use super::views::{Views, lacks, verdict};
 use super::worked::softmax;
 use super::{At, Figure, Live, Result};
 use limpid_core::backend::{Backend, Reference};

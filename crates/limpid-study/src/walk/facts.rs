@@ -1,6 +1,6 @@
 //! What is shown without a run: letters, vocabularies, tokens, functions, parameters, llm.c's memory.
 
-use super::views::{Views, grid, lacks, said, without_empty_end};
+use super::parts::{Views, grid, lacks, said, without_empty_end};
 use super::{At, Figure, Live, ParamsShown, Result, Run, Set, ShapeRow, TokensShown, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;

@@ -3,10 +3,8 @@
 //! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
 
 use super::notebook::{self, NotebookRun};
-use super::views::{lacks, said};
-use super::{
-    At, Figure, Made, Result, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, views,
-};
+use super::parts::{lacks, said};
+use super::{At, Figure, Made, Result, Scene, SceneValues, ShapeRow, Show, Walk, WalkError, WalkStep, Write};
 use limpid::generate::GenerateError;
 use limpid::{Error, Lm, Machine, Training};
 use limpid_base::plural::plural;
@@ -146,33 +144,6 @@ impl Live {
         &self.walk
     }
 
-    /// A step, live. The first on a model trains or opens it. What a model of another kind lacks is said where it would be shown.
-    ///
-    /// # Errors
-    /// If a model cannot be made, opened or run.
-    pub fn step(&mut self, step: &WalkStep) -> Result<Shown> {
-        let number = self.walk.steps.iter().position(|own| own.id == step.id).map_or(0, |at| at + 1);
-        if self.is_other() {
-            self.ready(&At::default())?; // what is wrong with the user's model or texts is no step's
-        }
-        let step = &self.fitted(step)?;
-        let mut figures: Vec<Figure> = vec![];
-        for show in &step.views {
-            match views::show(self, step, show) {
-                Ok(shown) => figures.extend(shown),
-                Err(error) => figures.push(self.lacking(error)?),
-            }
-        }
-        // a view of them has them
-        let listed = step.views.iter().any(|show| matches!(show, Show::Notations { .. }));
-        let shapes = if listed { vec![] } else { self.shapes(step)? };
-        let checks = self.checks(step)?;
-        let mut notes = if number == 1 { self.other_texts()? } else { vec![] };
-        notes
-            .extend(self.compared()?.iter().filter(|(_, steps)| steps.contains(&number)).map(|(line, _)| line.clone()));
-        Ok(Shown { number, step: step.clone(), shapes, figures, checks, notes })
-    }
-
     /// What is shown instead of texts that the model has no words for, or that are too long: the first step says it.
     ///
     /// # Errors
@@ -221,7 +192,7 @@ impl Live {
     }
 
     /// What stands in the place of a view that this model cannot have.
-    fn lacking(&self, error: WalkError) -> Result<Figure> {
+    pub(super) fn lacking(&self, error: WalkError) -> Result<Figure> {
         let text = match error {
             WalkError::Lacks(text) => text,
             WalkError::Run(Error::Trace(TraceError::Unknown { name, known, .. })) => {
@@ -489,7 +460,7 @@ impl Live {
     }
 
     /// How the user's model differs from the walk's.
-    fn compared(&mut self) -> Result<&[(String, Vec<usize>)]> {
+    pub(super) fn compared(&mut self) -> Result<&[(String, Vec<usize>)]> {
         if self.differences.is_none() {
             let own = if self.options.model.is_some() { Some(self.ready(&At::default())?) } else { None };
             self.differences = Some(own.map_or(Ok(vec![]), |own| self.walk.differences(&own.config))?);

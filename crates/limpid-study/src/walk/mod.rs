@@ -21,6 +21,7 @@ mod facts;
 mod kinds;
 mod live;
 mod notebook;
+mod parts;
 pub mod plain;
 pub mod printed;
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! walk's models and scenes, by its tokenizers and presets, by limpid's own operations; none is read out of the file that it is compared
 //! with. Under `rows` and `columns` the file has which of a table are printed, under `shapes` the tensors whose shapes are.
 
-use super::computed::computed;
-use super::{Live, Result, WalkStep};
 use limpid_base::units::commas;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -96,22 +94,8 @@ pub fn differences(printed: &[Leaf], live: &[Leaf], within: f64) -> Vec<usize> {
     (0..printed.len().max(live.len())).filter(|at| !same(*at)).collect()
 }
 
-impl Live {
-    /// A step's printed numbers, compared with the live ones; none on other models, weights and texts than the walk's own, which have
-    /// numbers of their own.
-    ///
-    /// # Errors
-    /// If a model cannot be made or run.
-    pub fn checks(&mut self, step: &WalkStep) -> Result<Vec<Check>> {
-        if !self.is_own() {
-            return Ok(vec![]);
-        }
-        step.printed.iter().map(|printed| Ok(Check::new(printed, computed(self, step, &printed.golden)?))).collect()
-    }
-}
-
 impl Check {
-    fn new(printed: &Printed, live: Vec<Leaf>) -> Check {
+    pub(super) fn new(printed: &Printed, live: Vec<Leaf>) -> Check {
         let wanted = leaves(&printed.golden);
         let off = differences(&wanted, &live, within(&printed.golden));
         let count = wanted.len();

@@ -1,11 +1,12 @@
 //! What is shown of a run: tensors, shapes, losses, what comes next. `facts` has what needs no run.
 
+use super::parts::{Met, Views, grid, lacks, said, verdict, without_empty_end};
 use super::plain::wide;
 use super::{
-    At, Figure, Line, Live, Picture, Result, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked,
+    At, Figure, Line, Live, Picture, Result, Run, Show, Shown, TensorPart, WalkError, WalkStep, equal, facts, printed,
+    worked,
 };
 use limpid_base::plural::plural;
-use limpid_base::units::commas;
 use limpid_base::units::short;
 use limpid_core::config::{Axis, Config, ConfigError, Mask, Positions};
 use limpid_core::model::{Model, Module, in_block};
@@ -27,8 +28,34 @@ const LIKELIEST: usize = 5;
 /// Rows of a vocabulary that are shown whole; of a larger one those of the texts.
 const MANY: usize = 256;
 
-/// What a view shows.
-pub(super) type Views = Result<Vec<Figure>>;
+impl Live {
+    /// A step, live. The first on a model trains or opens it. What a model of another kind lacks is said where it would be shown.
+    ///
+    /// # Errors
+    /// If a model cannot be made, opened or run.
+    pub fn step(&mut self, step: &WalkStep) -> Result<Shown> {
+        let number = self.walk().steps.iter().position(|own| own.id == step.id).map_or(0, |at| at + 1);
+        if self.is_other() {
+            self.ready(&At::default())?; // what is wrong with the user's model or texts is no step's
+        }
+        let step = &self.fitted(step)?;
+        let mut figures: Vec<Figure> = vec![];
+        for show in &step.views {
+            match self::show(self, step, show) {
+                Ok(shown) => figures.extend(shown),
+                Err(error) => figures.push(self.lacking(error)?),
+            }
+        }
+        // a view of them has them
+        let listed = step.views.iter().any(|show| matches!(show, Show::Notations { .. }));
+        let shapes = if listed { vec![] } else { self.shapes(step)? };
+        let checks = self.checks(step)?;
+        let mut notes = if number == 1 { self.other_texts()? } else { vec![] };
+        notes
+            .extend(self.compared()?.iter().filter(|(_, steps)| steps.contains(&number)).map(|(line, _)| line.clone()));
+        Ok(Shown { number, step: step.clone(), shapes, figures, checks, notes })
+    }
+}
 
 /// One view of a step.
 pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
@@ -117,32 +144,6 @@ fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>> {
         }
     }
     Ok(all)
-}
-
-// ---- parts of views
-
-/// A sentence.
-pub(super) fn said(text: impl Into<String>) -> Figure {
-    View::Sentence { text: text.into(), holds: None }.into()
-}
-
-/// A sentence that says whether something holds.
-pub(super) fn verdict(text: impl Into<String>, holds: bool) -> Figure {
-    View::Sentence { text: text.into(), holds: Some(holds) }.into()
-}
-
-/// Lines of texts.
-pub(super) fn grid<H: Into<String>>(
-    title: impl Into<String>,
-    headers: impl IntoIterator<Item = H>,
-    rows: impl IntoIterator<Item = Vec<String>>,
-) -> Figure {
-    crate::grid(title, headers, rows).into()
-}
-
-/// Why a view is not there.
-pub(super) fn lacks<T>(why: impl Into<String>) -> Result<T> {
-    Err(WalkError::Lacks(why.into()))
 }
 
 fn needs_head(config: &Config) -> Result<()> {
@@ -376,51 +377,6 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
     // another model need not meet them
     all.push(if run.other && !met.all() { said(met.text()) } else { verdict(met.text(), met.all()) });
     Ok(all)
-}
-
-/// How many printed cells are met.
-pub(super) struct Met {
-    within: f64,
-    cells: usize,
-    met: usize,
-    worst: f64,
-}
-
-impl Met {
-    pub fn new(golden: &str) -> Met {
-        Met { within: printed::within(golden), cells: 0, met: 0, worst: 0.0 }
-    }
-
-    /// Compares a printed table with the live cells; `live` gets the number of a printed row, and a column.
-    pub fn compare(&mut self, key: &str, live: impl Fn(usize, usize) -> Option<f32>) {
-        let [_, columns] = printed::place(key);
-        for (i, row) in printed::rows(key).iter().enumerate() {
-            for (c, want) in columns.iter().zip(row) {
-                let Some(live) = live(i, *c) else { continue };
-                let off = (f64::from(live) - want).abs();
-                self.cells += 1;
-                self.met += usize::from(off <= self.within);
-                self.worst = self.worst.max(off);
-            }
-        }
-    }
-
-    pub fn all(&self) -> bool {
-        self.met == self.cells && self.cells > 0
-    }
-
-    pub fn text(&self) -> String {
-        let Met { within, cells, met, worst } = *self;
-        let (met, cells) = (commas(met as u64), plural(cells, "printed cell"));
-        format!("{met} of {cells} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}")
-    }
-}
-
-/// A table of five columns, without the last one where that is empty.
-pub(super) fn without_empty_end(title: String, headers: [&str; 5], mut rows: Vec<Vec<String>>) -> Figure {
-    let columns = if rows.iter().all(|row| row[4].is_empty()) { 4 } else { 5 };
-    rows.iter_mut().for_each(|row| row.truncate(columns));
-    grid(title, headers.into_iter().take(columns), rows)
 }
 
 /// Tensors with symbol, shape, and formula or what they are.

@@ -3,8 +3,8 @@
 
 use super::live::Run;
 use super::notebook::NotebookRun;
+use super::parts::{Met, Views, grid, lacks, said, verdict};
 use super::plain::{concat, diag, one_hot, stack, wide};
-use super::views::{Met, Views, grid, lacks, said, verdict};
 use super::{At, Figure, Live, Result, WalkError, printed};
 use limpid_base::plural::plural;
 use limpid_base::units::commas;

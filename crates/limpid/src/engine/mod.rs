@@ -12,12 +12,12 @@ pub use turn::{SequenceProgress, Turn, TurnLimits, TurnRows, WaitingRequest, tur
 
 use crate::backend::BackendError;
 use crate::config::Config;
-use crate::generate::{DecodeError, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
+use crate::generate::{FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
 use crate::numeric::element::Element;
 use crate::ops::BLOCK;
 use crate::ops::cache_blocks;
 use crate::tokenizer::Tokenizer;
-use limpid_core::decode::{likeliest, log_sum_exp};
+use limpid_core::decode::{DecodeError, likeliest, log_sum_exp};
 use limpid_trace::interventions::{InterveningBackend, InterventionError, PlacedSteps, ResolvedSteps, SequenceSteps};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The device `auto`: the faster of this processor and the first real GPU, by running two blocks of the model on each.
 
-use super::{Device, Machine};
+use super::Machine;
+use crate::device::Device;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model};

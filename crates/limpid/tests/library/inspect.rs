@@ -10,7 +10,7 @@ use limpid::config::{
     RotaryPairs,
 };
 use limpid::draw::table::{self, TableOptions};
-use limpid::draw::view::{HeatScale, View, inputs, is_map, matrices};
+use limpid::draw::view::{self, HeatScale, View, inputs, is_map, matrices};
 use limpid::model::{Axes, Mode, Model, Param};
 use limpid::names::{self, Notation};
 use limpid::numeric::random;
@@ -1140,10 +1140,10 @@ fn a_table_looks_like_the_seeds() {
 [7 rows x 6 columns]
 ";
     let tensor = matrix(7, 6, values);
-    assert_eq!(table::table(&tensor, &small), want);
+    assert_eq!(view::table(&tensor, &small), want);
     // narrower: fewer columns, the same rows
     let narrow = TableOptions { width: 40, ..small };
-    let lines: Vec<String> = table::table(&tensor, &narrow).lines().map(String::from).collect();
+    let lines: Vec<String> = view::table(&tensor, &narrow).lines().map(String::from).collect();
     assert_eq!(lines[1], "0    -2.562500  ...  -1.937500");
     assert_eq!(lines.last().unwrap(), "[7 rows x 6 columns]");
 
@@ -1155,7 +1155,7 @@ fn a_table_looks_like_the_seeds() {
     values[54..64].copy_from_slice(&[
         0.420812, 0.277596, 0.778898, 1.533269, 1.609736, -0.403228, -0.274928, 1.47384, 0.068826, 1.332708,
     ]);
-    let text = table::table(&matrix(100_069, 64, values), &TableOptions::default());
+    let text = view::table(&matrix(100_069, 64, values), &TableOptions::default());
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = text.lines().map(words).collect();
     assert_eq!(lines[0], "0 1 2 3 4 5 6 7 8 9 ... 54 55 56 57 58 59 60 61 62 63");
@@ -1181,13 +1181,13 @@ fn ids_masks_and_one_hot_vectors_are_whole_numbers() {
     // S0's example: (mouse, dog) in (cat, dog, mouse)
     let one_hot = table::one_hot(&[2, 1], 3);
     assert_eq!(one_hot.values, [0., 0., 1., 0., 1., 0.]);
-    assert_eq!(table::table(&one_hot, &plain), "   0  1  2\n0  0  0  1\n1  0  1  0\n\n[2 rows x 3 columns]\n");
+    assert_eq!(view::table(&one_hot, &plain), "   0  1  2\n0  0  0  1\n1  0  1  0\n\n[2 rows x 3 columns]\n");
     let near = table::masks(3, 2).binary;
     assert_eq!(near.values, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
     let masks = table::masks(3, 0);
     assert_eq!(masks.binary.values, [1., 0., 0., 1., 1., 0., 1., 1., 1.]);
     assert_eq!(
-        table::table(&masks.additive, &plain),
+        view::table(&masks.additive, &plain),
         "   0     1     2\n0  0  -inf  -inf\n1  0     0  -inf\n2  0     0     0\n\n[3 rows x 3 columns]\n"
     );
     assert_eq!(masks.function.lines().nth(2), Some("1  x_1,0  x_1,1   -inf"));
@@ -1225,20 +1225,20 @@ fn tables_of_a_run() {
     }
     let text = table::summary_table(&rows, 0);
     assert!(text.contains("B H T T") && text.lines().count() == rows.len() + 1);
-    let text = table::table(&trace.get("blocks.0.attn.hook_q").unwrap(), &TableOptions::default());
+    let text = view::table(&trace.get("blocks.0.attn.hook_q").unwrap(), &TableOptions::default());
     let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("blocks")).collect();
     assert_eq!(headings[..2], ["blocks.0.attn.hook_q [batch 0, head 0]", "blocks.0.attn.hook_q [batch 0, head 1]"]);
     assert!(text.contains("[5 rows x 4 columns]") && text.ends_with("\n... and 2 more such tables\n"), "{text}");
     let q = trace.get("blocks.0.attn.hook_q").unwrap();
     let line = text.lines().position(|l| l == headings[1]).unwrap() + 2 + 3; // its row 3
     assert!(text.lines().nth(line).unwrap().ends_with(&format!("{:.6}", q.at(&[0, 3, 1, 3]).unwrap())));
-    let text = table::table(
+    let text = view::table(
         &trace.get("blocks.0.attn.hook_pattern").unwrap(),
         &TableOptions { max_tables: 1, ..TableOptions::default() },
     );
     assert!(text.starts_with("blocks.0.attn.hook_pattern [batch 0, head 0]\n"), "{text}");
     assert!(
-        table::table(&trace.get("blocks.0.ln1.bias").unwrap(), &TableOptions::default())
+        view::table(&trace.get("blocks.0.ln1.bias").unwrap(), &TableOptions::default())
             .ends_with("[1 rows x 12 columns]\n")
     );
 }

@@ -1,5 +1,6 @@
 //! Tests of the repository: its crates side by side, its documents, a program outside it. Published crates go without them.
 
+mod circles;
 mod outside;
 #[path = "../../../../xtask/src/source.rs"]
 mod source;

@@ -105,7 +105,7 @@ fn tokens(trace: &Trace, tokenizer: Option<&Tokenizer>, width: usize) -> String 
 
 /// The mask of the attention in its three forms.
 fn masks(masks: &Masks, options: &TableOptions) -> [String; 3] {
-    let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, options));
+    let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| view::table(mask, options));
     let window = match masks.window {
         0 => String::new(),
         window => format!(" in blocks with a window of {}", show::plural(window, "key")),
