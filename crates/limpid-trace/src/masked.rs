@@ -1,12 +1,10 @@
 //! A run with any mask: a table says one by one which keys each query sees. No fused attention takes such a mask, so the op runs as ever,
 //! and then its scores, weights and context are computed anew, in f64 as the reference backend does, and written over its own.
 
-use super::run::fits;
-use super::{Keep, Trace, TraceError};
+use super::TraceError;
 use limpid_core::backend::Backend;
 use limpid_core::kernels::attend::reference;
 use limpid_core::kernels::dropout::{Draws, weight_index};
-use limpid_core::model::Model;
 use limpid_core::ops::{Batch, Op, Region};
 use std::str::FromStr;
 
@@ -64,35 +62,8 @@ impl FromStr for MaskTable {
     }
 }
 
-impl Trace {
-    /// Runs `batch` forward with `mask` in place of the model's: neither that nor padding hides anything. All else is as in
-    /// [`Trace::run`]; there is no backward pass.
-    ///
-    /// # Errors
-    /// As [`Trace::run`], and if the mask is not of the sequences' length.
-    pub fn run_masked(
-        model: &Model,
-        mut backend: Box<dyn Backend>,
-        batch: &Batch,
-        mask: MaskTable,
-    ) -> Result<Trace, TraceError> {
-        let length = fits(model, batch, Keep::All)?;
-        if mask.n != length {
-            let what =
-                format!("the mask is for {} tokens and there are {length}: it has a row and a column for each", mask.n);
-            return Err(TraceError::Mask { what });
-        }
-        backend.feed(batch)?;
-        for (op, alone) in model.ops().each() {
-            backend.forward(alone)?;
-            attend(op, &mut *backend, batch, &mask)?;
-        }
-        Ok(Trace::of(model, backend, batch, Keep::All, length)?.with_mask(mask))
-    }
-}
-
 /// Writes over what an attention computed what it computes with `mask`.
-fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -> Result<(), TraceError> {
+pub(super) fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -> Result<(), TraceError> {
     let Op::Attend { qkv, y, lse, heads, scoring, drop, raw, scores, pattern, .. } = *op else { return Ok(()) };
     let x: Vec<f64> = backend.read(qkv.for_batch(batch))?.into_iter().map(f64::from).collect();
     let x = &x[..];

@@ -8,7 +8,7 @@
 
 use super::interventions::{IntervenedRow, InterveningBackend, NumberAction, NumberPlace, PlacedSteps, ResolvedSteps};
 use super::labels::{self, Labels};
-use super::masked::MaskTable;
+use super::masked::{self, MaskTable};
 use super::reader::Reader;
 use super::sheet::{AttentionHead, Sheet, float_bytes};
 use super::{NamedTensor, SummaryRow, TraceError, heads_in_rows, named_rows, shape, unknown};
@@ -185,7 +185,7 @@ impl Trace {
     }
 
     /// With what stood in place of the model's mask.
-    pub(crate) fn with_mask(self, mask: MaskTable) -> Trace {
+    fn with_mask(self, mask: MaskTable) -> Trace {
         Trace { mask: Some(mask), ..self }
     }
 
@@ -793,8 +793,37 @@ fn rows_of(name: &str) -> Result<Option<&str>, TraceError> {
     }
 }
 
+impl Trace {
+    /// Runs `batch` forward with `mask` in place of the model's: neither that nor padding hides anything. All else is as in
+    /// [`Trace::run`]; there is no backward pass.
+    ///
+    /// # Errors
+    /// As [`Trace::run`], and if the mask is not of the sequences' length.
+    pub fn run_masked(
+        model: &Model,
+        mut backend: Box<dyn Backend>,
+        batch: &Batch,
+        mask: MaskTable,
+    ) -> Result<Trace, TraceError> {
+        let length = fits(model, batch, Keep::All)?;
+        if mask.size() != length {
+            let what = format!(
+                "the mask is for {} tokens and there are {length}: it has a row and a column for each",
+                mask.size()
+            );
+            return Err(TraceError::Mask { what });
+        }
+        backend.feed(batch)?;
+        for (op, alone) in model.ops().each() {
+            backend.forward(alone)?;
+            masked::attend(op, &mut *backend, batch, &mask)?;
+        }
+        Ok(Trace::of(model, backend, batch, Keep::All, length)?.with_mask(mask))
+    }
+}
+
 /// The length of the batch's sequences, if it fits.
-pub(crate) fn fits(model: &Model, batch: &Batch, keep: Keep) -> Result<usize, TraceError> {
+fn fits(model: &Model, batch: &Batch, keep: Keep) -> Result<usize, TraceError> {
     let backward = keep == Keep::Gradients;
     let (most, context) = match (model.mode, keep) {
         (Mode::Inspect { batch, context }, Keep::All | Keep::Gradients) => (batch, context),

@@ -13,7 +13,6 @@ use limpid_base::plural::plural;
 use std::path::Path;
 use std::str::FromStr;
 
-
 /// The position whose activations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectionPosition {

@@ -44,7 +44,7 @@ pub enum Error {
     Config(#[from] config::ConfigError),
     /// Settings that cannot be given so.
     #[error(transparent)]
-    Settings(#[from] crate::settings::SettingError),
+    Settings(#[from] SettingError),
     /// A number out of its range, and the place that gave it.
     #[error("{0}: {1}")]
     Setting(String, #[source] config::ConfigError),
@@ -276,3 +276,8 @@ fn not_finite(weight: Option<&str>) -> String {
         None => "the model computes NaN or infinite values from finite weights: these are too large".into(),
     }
 }
+
+/// Settings that cannot be given so, in words that name the place where each stands.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingError(pub String);

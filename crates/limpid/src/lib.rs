@@ -84,6 +84,7 @@ mod machine;
 pub mod memory;
 pub mod receipt;
 pub mod settings;
+mod snapshot;
 mod stream;
 pub mod sweep;
 pub mod timelapse;

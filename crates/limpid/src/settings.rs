@@ -8,6 +8,7 @@
 use crate::config::{Config, ConfigError, Fields, Setting, Settings, axis, setting_value, settings};
 use crate::data::TextFormat;
 use crate::data::source::TextSource;
+pub use crate::error::SettingError;
 use crate::matrix::Precision;
 use crate::model::{Lora, Tuning};
 use crate::numeric::simd::Level;
@@ -234,11 +235,6 @@ pub fn training_settings() -> Vec<&'static Setting> {
     let own = [of::<JobSettings>(), of::<TextSettings>(), of::<TuningSettings>(), of::<MachineSettings>()];
     [of::<Config>(), of::<Recipe>(), of::<RunOptions>()].into_iter().chain(own).flatten().collect()
 }
-
-/// Settings that cannot be given so, in words that name the place where each stands.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct SettingError(pub String);
 
 macro_rules! refuse {
     ($($words:tt)*) => { return Err(SettingError(format!($($words)*)).into()) };

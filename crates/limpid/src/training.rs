@@ -3,8 +3,7 @@
 //! [`Training`] is what is asked for. [`Training::prepare`] reads the text and decides the rest: a [`TrainingPlan`], from which a run
 //! starts. The command line prepares and starts the same way, so either resumes a run of the other. Read `train` next.
 
-use crate::backend::Backend;
-use crate::checkpoint::adapter::{self, merged};
+use crate::checkpoint::adapter;
 use crate::checkpoint::{
     CHAT_TEMPLATE, Carried, Checkpoint, CheckpointError, GENERATION, generation_config, write_text,
 };
@@ -15,7 +14,8 @@ use crate::data::source::{Conversations, Corpus, TextSource};
 use crate::error::{Error, Result};
 use crate::fitted::{self, FittedLength};
 use crate::memory::{self, Placement, outline, trainable};
-use crate::model::{Mode, Model, Param, Tuning};
+use crate::model::{Mode, Model, Tuning};
+use crate::snapshot::snapshot;
 use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
@@ -790,7 +790,7 @@ impl TrainingPlan {
     /// If the system refuses memory.
     pub fn lm(&self, trainer: &Trainer) -> Result<Lm> {
         let (tokenizer, template) = (self.corpus.tokenizer.clone(), self.chat_template.clone());
-        held(trainer, (&self.config, Some(tokenizer), template), &self.machine)
+        snapshot(trainer, (&self.config, Some(tokenizer), template), &self.machine)
     }
 
     /// The model that a run made.
@@ -811,20 +811,6 @@ impl TrainingPlan {
         };
         Ok(Trained { lm, summary })
     }
-}
-
-/// A model of a trainer's weights, with its adapter merged in, that are copied.
-pub(crate) fn held(
-    trainer: &Trainer,
-    (config, tokenizer, template): (&Config, Option<Tokenizer>, Option<String>),
-    machine: &Machine,
-) -> Result<Lm> {
-    let load = |model: &Model, backend: &mut dyn Backend| {
-        let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model");
-        let values = |param: &Param| merged(&trainer.model, &*trainer.backend, own(param));
-        model.params.iter().try_for_each(|p| Ok(backend.write(p.region, &values(p)?)?))
-    };
-    Lm::held(config.clone(), tokenizer, template, load, machine.clone())
 }
 
 /// Freezing and LoRA, as settings.

@@ -1,8 +1,8 @@
 //! The device `auto`: the faster of this processor and the first real GPU, by running two blocks of the model on each.
 
 use super::Machine;
-use crate::device::Device;
 use crate::config::Config;
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::model::{Mode, Model};
 use crate::ops::{Batch, Span};

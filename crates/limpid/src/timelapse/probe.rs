@@ -10,13 +10,13 @@ use crate::error::Result;
 use crate::generate::{Options, Overflow, Sampler, prompt_ids};
 use crate::model::{Mode, Model, Module};
 use crate::numeric::random;
+use crate::snapshot::snapshot;
 use crate::trace::Keep;
 use crate::trace::heads::{HeadLook, HeadScores, look};
 use crate::trace::lens::guesses;
 use crate::trace::sheet::Sheet;
 use crate::trace::tiles::{Code, MASKED, NOT_FINITE};
 use crate::train::{Observer, Trainer};
-use crate::training::held;
 use crate::{Error, Lm, Machine, TrainingPlan};
 use limpid_core::kernels::attend::Stage;
 use std::path::{Path, PathBuf};
@@ -186,7 +186,7 @@ impl Probe {
 
     /// What the model computes inside, after a step.
     fn frame(&self, trainer: &mut Trainer) -> Result<Vec<ChannelValues>> {
-        let lm = held(trainer, (&self.config, None, None), &self.machine)?;
+        let lm = snapshot(trainer, (&self.config, None, None), &self.machine)?;
         let header = &self.header;
         let mut values = on_probe(&lm, &header.probe)?;
         let induction = on_repeated(&lm, &header.repeated)?;

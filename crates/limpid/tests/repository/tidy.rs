@@ -317,8 +317,7 @@ fn files_are_opened_in_one_place() {
 /// Who knows that there are GPUs: the one backend, the list of devices, and who chooses one of them.
 #[test]
 fn nobody_asks_whether_it_is_a_gpu() {
-    const CHOOSE: &[&str] =
-        &["limpid/device.rs", "limpid/machine.rs", "limpid/machine/faster.rs", "limpid/lib.rs"];
+    const CHOOSE: &[&str] = &["limpid/device.rs", "limpid/machine.rs", "limpid/machine/faster.rs", "limpid/lib.rs"];
     let asks = |text: &str| ["Device::Gpu", "feature = \"gpu\"", "limpid_gpu::"].iter().any(|word| text.contains(word));
     for (name, text) in library() {
         let may = name.starts_with("limpid-gpu/") || CHOOSE.contains(&name.as_str());
