@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::fitted::{self, FittedLength};
 use crate::memory::{self, Placement, outline, trainable};
 use crate::model::{Mode, Model, Tuning};
+use crate::plan::TrainingPlan;
 use crate::snapshot::snapshot;
 use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
@@ -91,54 +92,6 @@ impl std::fmt::Debug for Training {
         let (rank, size) = (self.ranks.rank(), self.ranks.size());
         write!(f, "Training({}, {:?}, process {rank} of {size})", self.config, self.recipe)
     }
-}
-
-/// All that is decided before memory is reserved for a training.
-#[non_exhaustive]
-pub struct TrainingPlan {
-    /// The model, its vocabulary the tokenizer's.
-    pub config: Config,
-    /// The recipe, with the context that is trained on.
-    pub recipe: Recipe,
-    /// How the run is carried out.
-    pub options: RunOptions,
-    /// The text; its validation part is empty if there is no validation text.
-    pub corpus: Corpus,
-    /// Its conversations, if it has any.
-    pub conversations: Option<Conversations>,
-    /// What the model is trained to predict.
-    pub objective: Objective,
-    /// How conversations are written, if it has or had any.
-    pub chat_template: Option<String>,
-    /// The built list.
-    pub model: Model,
-    /// Where it is trained.
-    pub machine: Machine,
-    /// Why it is on that device, if the device was `auto`.
-    pub measured: Option<String>,
-    /// The same with the weights it begins from, as memory is counted.
-    pub placement: Placement,
-    /// Bytes that the process holds beside the model.
-    pub program: u64,
-    /// The bytes that it keeps within, if there is a limit.
-    pub memory: Option<u64>,
-    base: Option<Lm>,
-    folder: Option<PathBuf>,
-    force: bool,
-    resumed: Option<PathBuf>,
-    resume_step: Option<u64>,
-    state: Cell<Option<Resumable>>,
-    /// What the size of the text decided, if it was asked ([`Training::fitting_text`]).
-    pub fitted: Option<FittedLength>,
-    /// What a time-lapse looks at, if one is kept.
-    probe: Option<Vec<u32>>,
-    /// The frames of its time-lapse, if it records one ([`RunOptions::probe`]).
-    pub frames: Option<u64>,
-    preset: String,
-    /// What goes into limpid.toml besides: of the text, its tokenizer and template, and what the caller noted.
-    noted: Vec<(&'static str, String)>,
-    ranks: Cell<Option<Box<dyn Ranks>>>,
-    main: bool,
 }
 
 /// What a run made.
@@ -634,11 +587,6 @@ impl TrainingPlan {
     /// The model that it begins from, if there is one.
     pub fn base(&self) -> Option<&Checkpoint> {
         self.base.as_ref().and_then(Lm::checkpoint)
-    }
-
-    /// Whether it goes on with a run that was saved.
-    pub fn resumes(&self) -> bool {
-        self.resumed.is_some()
     }
 
     /// How often the steps pass over the text.
