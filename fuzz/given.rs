@@ -1,5 +1,6 @@
-//! What each fuzz target does with the bytes it is given. cargo-fuzz calls these functions with inputs it makes up, the tests of the
-//! repository with the inputs in `regressions/`: no input may panic, abort, or take more than a second or two.
+//! What each fuzz target does with the bytes it is given. cargo-fuzz calls these functions with inputs it makes up, the
+//! tests of the repository with the inputs in `regressions/`: no input may panic, abort, or take more than a second or
+//! two.
 
 use limpid::Training;
 use limpid::checkpoint::{Checkpoint, gguf};
@@ -72,7 +73,8 @@ fn tokenizer(input: &[u8]) {
     let _ = tokenizer.and_then(|tokenizer| tokenizer.encode("ab <s> \u{e4}\u{1f600}"));
 }
 
-/// A question about a trace, `tensors/cos(embed.weight)?at=0,0`, or a body: of a new trace, or of tiles of the one there is.
+/// A question about a trace, `tensors/cos(embed.weight)?at=0,0`, or a body: of a new trace, or of tiles of the one
+/// there is.
 fn inspect(input: &[u8]) {
     static MODEL: OnceLock<(Glass, [Subject; 1], String)> = OnceLock::new();
     let (glass, subjects, id) = MODEL.get_or_init(|| {

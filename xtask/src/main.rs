@@ -1,5 +1,5 @@
-//! Chores of the project. `cargo xtask` lists them: what the gate runs, the long tests that a release runs beside it, and what writes or
-//! measures something for the documents.
+//! Chores of the project. `cargo xtask` lists them: what the gate runs, the long tests that a release runs beside it,
+//! and what writes or measures something for the documents.
 
 mod source;
 
@@ -18,7 +18,8 @@ const CHORES: [Chore; 10] = [
     ("python", "the gate's part that needs Python and packages of PyPI: the wheel of crates/limpid-python", python),
     (
         "sweep",
-        "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU, a slow page",
+        "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU, a \
+         slow page",
         sweep,
     ),
     ("features", "every crate alone, with and without each of its features", features),
@@ -68,8 +69,8 @@ fn steps(all: &[Step]) -> bool {
     })
 }
 
-/// Formatting, lints, documentation and tests. All of them have the same features, so that every crate is compiled once for the tests and
-/// once for what only looks at it; what people get without asking for features is looked at, too.
+/// Formatting, lints, documentation and tests. All of them have the same features, so that every crate is compiled once
+/// for the tests and once for what only looks at it; what people get without asking for features is looked at, too.
 fn ci() -> bool {
     let Some(features) = heavy() else { return false };
     let with = |arguments: &[&'static str]| [arguments, &["--workspace", "--features", features]].concat();
@@ -83,14 +84,15 @@ fn ci() -> bool {
     ])
 }
 
-/// What `cargo test` is told to run all that a gate has time for: who builds limpid does not wait for tests over two seconds.
+/// What `cargo test` is told to run all that a gate has time for: who builds limpid does not wait for tests over two
+/// seconds.
 const GATE: [&str; 6] = ["--", "--include-ignored", "--skip", "slow::", "--skip", "measures::"];
 
 /// The bindings of MPI are made of the one that this compiler belongs to.
 const OPEN_MPI: (&str, &str) = ("MPICC", "mpicc");
 
-/// What the gate leaves out because it takes long: what is ignored there, files damaged at full size, README's own command, the
-/// page where all that is drawn comes late, and the processes of another MPI.
+/// What the gate leaves out because it takes long: what is ignored there, files damaged at full size, README's own
+/// command, the page where all that is drawn comes late, and the processes of another MPI.
 fn sweep() -> bool {
     let Some(features) = heavy() else { return false };
     let test = |rest: &[&'static str]| [&["test", "--workspace", "--features", features][..], rest].concat();
@@ -107,8 +109,8 @@ fn sweep() -> bool {
         && mpi()
 }
 
-/// The page of limpid-serve: its types, and its tests in a browser with the binary that `cargo build` or `cargo test` left. Without Node
-/// or a browser they are skipped, but not in CI.
+/// The page of limpid-serve: its types, and its tests in a browser with the binary that `cargo build` or `cargo test`
+/// left. Without Node or a browser they are skipped, but not in CI.
 fn ui() -> bool {
     page(&[])
 }
@@ -139,7 +141,8 @@ fn page(variables: &[(&str, &str)]) -> bool {
     })
 }
 
-/// The wheel: built, installed with NumPy alone, used, and tested. Without Python 3.11 or packages of PyPI that is left out.
+/// The wheel: built, installed with NumPy alone, used, and tested. Without Python 3.11 or packages of PyPI that is left
+/// out.
 fn python() -> bool {
     let (home, folder) = (root().join("crates/limpid-python"), root().join("target/python"));
     let (wheels, environments) = (folder.join("wheels"), [folder.join("build"), folder.join("use")]);
@@ -186,8 +189,8 @@ fn heavy() -> Option<&'static str> {
     (!in_ci()).then_some("gpu")
 }
 
-/// Several processes that train one model, by every recipe with Open MPI (or what `mpicc` is), and by MPICH. What is not there is skipped,
-/// but not in CI.
+/// Several processes that train one model, by every recipe with Open MPI (or what `mpicc` is), and by MPICH. What is
+/// not there is skipped, but not in CI.
 fn mpi() -> bool {
     const FEATURES: [&str; 3] = ["--workspace", "--features", "mpi,gpu"];
     const OTHER: [(&str, &str); 2] = [("MPICC", "mpicc.mpich"), ("MPIRUN", "mpirun.mpich")];
@@ -297,8 +300,8 @@ fn settings() -> bool {
         .is_ok_and(|s| s.success())
 }
 
-/// Builds, measures, and appends a row to the table for each instruction set that the machine has; a machine that is busy gives rows that
-/// are not worth keeping.
+/// Builds, measures, and appends a row to the table for each instruction set that the machine has; a machine that is
+/// busy gives rows that are not worth keeping.
 fn bench_record() -> bool {
     let run = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).current_dir(root()).output().ok()?;
@@ -352,11 +355,14 @@ fn bench_record() -> bool {
 const RECORD: &str = "\
 # Record
 
-Results of `cargo xtask bench-record`, oldest first. Roofs (the machine's measured limits) are in GFLOP/s for f32 and bf16, then GB/s read
-from memory. Training is in milliseconds per step (nano: B 12, T 64; gpt2: B 4, T 64). Prefill of 256 tokens and decoding are in tokens per
+Results of `cargo xtask bench-record`, oldest first. Roofs (the machine's measured limits) are in GFLOP/s for f32 and \
+                      bf16, then GB/s read
+from memory. Training is in milliseconds per step (nano: B 12, T 64; gpt2: B 4, T 64). Prefill of 256 tokens and \
+                      decoding are in tokens per
 second. The percentage is the share of the roof measured in the same run.
 
-| date | commit | machine | roofs | nano f32 | gpt2 f32 | prefill f32 | decode f32 | nano bf16 | gpt2 bf16 | prefill bf16 | decode bf16 |
+| date | commit | machine | roofs | nano f32 | gpt2 f32 | prefill f32 | decode f32 | nano bf16 | gpt2 bf16 | prefill \
+                      bf16 | decode bf16 |
 |---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 

@@ -1,5 +1,5 @@
-//! Rust as text, counted and cut in one way: `cargo xtask size` and the repository's own tests (tests/repository/tidy.rs of `limpid`, which
-//! takes this file by its path).
+//! Rust as text, counted and cut in one way: `cargo xtask size` and the repository's own tests
+//! (tests/repository/tidy.rs of `limpid`, which takes this file by its path).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Whether a file of this place in the repository holds tests and nothing else: `tests.rs`, `any_tests.rs`, and what is in a folder `tests`.
+/// Whether a file of this place in the repository holds tests and nothing else: `tests.rs`, `any_tests.rs`, and what is
+/// in a folder `tests`.
 pub fn is_test(file: &Path) -> bool {
     let in_folder = file.iter().any(|part| part == "tests");
     in_folder

@@ -1,5 +1,6 @@
-//! What may be spent on work that somebody else asks for: bytes, steps, time. Whoever does such work takes from its [`Budget`] before it
-//! allocates or goes on, and stops with a [`Spent`] that says what ran out. One budget may be shared by threads.
+//! What may be spent on work that somebody else asks for: bytes, steps, time. Whoever does such work takes from its
+//! [`Budget`] before it allocates or goes on, and stops with a [`Spent`] that says what ran out. One budget may be
+//! shared by threads.
 
 use crate::units;
 use std::fmt;

@@ -32,7 +32,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.min_by_key(|&(slips, _)| slips).map(|(_, candidate)| candidate)
 }
 
-/// The letters that are compared, lower case, `-` read as `_`, and how many. `None` for a word that is empty or too long.
+/// The letters that are compared, lower case, `-` read as `_`, and how many. `None` for a word that is empty or too
+/// long.
 fn letters(word: &str) -> Option<(String, usize)> {
     let letters: String =
         word.chars().flat_map(char::to_lowercase).map(|c| if c == '-' { '_' } else { c }).take(LONGEST + 1).collect();

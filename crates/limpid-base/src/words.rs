@@ -1,5 +1,5 @@
-//! Errors of Rust and of the system in words for people (`invalid digit found in string` says what a parser met, not what it takes), and
-//! words of commands.
+//! Errors of Rust and of the system in words for people (`invalid digit found in string` says what a parser met, not
+//! what it takes), and words of commands.
 
 use std::error::Error;
 use std::io;

@@ -1,8 +1,9 @@
-//! LoRA adapters in files, as PEFT stores them: `adapter_config.json` describes the adapter, and `adapter_model.safetensors` holds two
-//! matrices for each module, under the names that the base model has in transformers (ours, if transformers has no such model). Some of
-//! our products are several modules there, such as Llama's queries, keys and values: the file then repeats A for each module and splits
-//! B among them. Some modules are several products here, such as Phi-3's `gate_up_proj`: the file then stacks their As, and B is block
-//! diagonal, so the module's rank and alpha are as many times the adapter's.
+//! LoRA adapters in files, as PEFT stores them: `adapter_config.json` describes the adapter, and
+//! `adapter_model.safetensors` holds two matrices for each module, under the names that the base model has in
+//! transformers (ours, if transformers has no such model). Some of our products are several modules there, such as
+//! Llama's queries, keys and values: the file then repeats A for each module and splits B among them. Some modules are
+//! several products here, such as Phi-3's `gate_up_proj`: the file then stacks their As, and B is block diagonal, so
+//! the module's rank and alpha are as many times the adapter's.
 //!
 //! An opened adapter is a layer over a [`Checkpoint`]: its weights are w + alpha / r B A, summed in f64 and rounded
 //! once. A run's folder also has `base.json`, which says which model the adapter was trained on and whose names it has.
@@ -38,7 +39,8 @@ pub struct Base {
     /// [`Checkpoint::weights_sum`]; older adapters have none.
     #[serde(default)]
     pub weights: Option<[String; 2]>,
-    /// How its matrices are stored. Where they are stored otherwise now, their values are others, but few have another sign.
+    /// How its matrices are stored. Where they are stored otherwise now, their values are others, but few have another
+    /// sign.
     #[serde(default)]
     pub stored: String,
     /// Whose names the adapter has: those of a `model_type` of HuggingFace's, or `limpid`'s. Older adapters do not say.
@@ -165,10 +167,12 @@ const TYPES: &[Typed] = &[
     (&["lora_alpha", "lora_dropout"], Value::is_number, "a number"),
     (&["init_lora_weights"], |v| v.is_boolean() || v.is_string(), "true, false or a text"),
     (&["target_modules", "layers_pattern", "exclude_modules"],
-        |v| v.is_string() || v.as_array().is_some_and(|all| all.iter().all(Value::is_string)), "a text or a list of texts"),
+        |v| v.is_string() || v.as_array().is_some_and(|all| all.iter().all(Value::is_string)),
+        "a text or a list of texts"),
     (&["layers_to_transform"], |v| v.is_u64() || v.as_array().is_some_and(|all| all.iter().all(Value::is_u64)),
         "a whole number or a list of them"),
-    (&["modules_to_save", "layer_replication", "target_parameters", "alora_invocation_tokens"], Value::is_array, "a list"),
+    (&["modules_to_save", "layer_replication", "target_parameters", "alora_invocation_tokens"], Value::is_array,
+    "a list"),
     (&["trainable_token_indices"], |v| v.is_array() || v.is_object(), "a list or an object"),
     (&["rank_pattern", "alpha_pattern", "loftq_config", "eva_config", "corda_config", "megatron_config", "arrow_config",
         "auto_mapping", "runtime_config"], Value::is_object, "an object"),
@@ -187,7 +191,8 @@ const IDLE: &[&str] = &[
 const RANKS: &str = "rank_pattern";
 const ALPHAS: &str = "alpha_pattern";
 
-/// What one of PEFT's patterns says of a module: a key stands for the modules of this name, and for those whose names end in it.
+/// What one of PEFT's patterns says of a module: a key stands for the modules of this name, and for those whose names
+/// end in it.
 fn patterned<'a>(
     path: &Path,
     config: &'a Map<String, Value>,
@@ -262,13 +267,14 @@ impl Adapter {
     /// Opens the adapter in the folder `path` for `model`, of which `like` says how messages name it.
     ///
     /// # Errors
-    /// If a file is missing or damaged, if the adapter is more than plain LoRA, or if it was made for another model; the error names
-    /// the modules of both.
+    /// If a file is missing or damaged, if the adapter is more than plain LoRA, or if it was made for another model;
+    /// the error names the modules of both.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
         Adapter::open_in(&[], path, model, like, Access::default())
     }
 
-    /// The same. Where several dialects have all its modules, it is limpid's word for whose they are that counts, then the first of `likely`.
+    /// The same. Where several dialects have all its modules, it is limpid's word for whose they are that counts, then
+    /// the first of `likely`.
     pub(crate) fn open_in(
         likely: &[Arc<dyn Dialect>],
         path: &Path,
@@ -370,8 +376,8 @@ impl Adapter {
     /// Writes both matrices of every product into a backend made for `model`, which has an adapter of these targets.
     ///
     /// # Errors
-    /// If a module has another rank or scale than the model's adapter, or a different A than another module that is the same product
-    /// here; the backend is then unchanged.
+    /// If a module has another rank or scale than the model's adapter, or a different A than another module that is the
+    /// same product here; the backend is then unchanged.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
         let only_merged = |what: String| {
             refuse(&self.path, format!("{what}: the adapter can be merged (`convert`), but not trained further"))
@@ -447,8 +453,8 @@ fn held(dialect: &dyn Dialect, model: &Model, links: &[Link], module: &str) -> O
     (!held.is_empty()).then_some(held)
 }
 
-/// The dialect in which a model has most of the modules, and its links: of several the first of `likely`, then ours, then that of the first
-/// family.
+/// The dialect in which a model has most of the modules, and its links: of several the first of `likely`, then ours,
+/// then that of the first family.
 fn spoken(
     likely: impl Iterator<Item = Arc<dyn Dialect>>,
     model: &Model,
@@ -487,7 +493,8 @@ fn add(name: &str, rows: &mut [f32], [a, b]: [&[f32]; 2], (cols, rank): (usize, 
     Ok(())
 }
 
-/// The values of a parameter of a model in memory with its own adapter merged in; the same values as [`Adapter::merge`].
+/// The values of a parameter of a model in memory with its own adapter merged in; the same values as
+/// [`Adapter::merge`].
 ///
 /// # Errors
 /// If the backend fails, or as for [`Adapter::merge`].
@@ -500,8 +507,8 @@ pub fn merged(model: &Model, backend: &dyn Backend, param: &Param) -> Result<Vec
     Ok(values)
 }
 
-/// Whose names the adapters had that do not say it: those of the family nearest to the model, if no module there is part of one of our
-/// products or several of them, else ours.
+/// Whose names the adapters had that do not say it: those of the family nearest to the model, if no module there is
+/// part of one of our products or several of them, else ours.
 fn earlier_dialect(model: &Model) -> Arc<dyn Dialect> {
     let is_plain = |family: &&'static Family| family.links(model).iter().all(|link| link.within.is_none());
     names_of(huggingface::express(&model.config, None).ok().map(|(family, ..)| family).filter(is_plain))

@@ -37,7 +37,8 @@ pub fn write_arrays(path: &Path, arrays: &[NamedArray]) -> Result<(), Checkpoint
     })
 }
 
-/// The axes of each array of a file that [`write_arrays`] wrote. None for another program's, whose metadata has no axes.
+/// The axes of each array of a file that [`write_arrays`] wrote. None for another program's, whose metadata has no
+/// axes.
 pub fn axes_of(path: &Path) -> Option<Vec<String>> {
     let mut file = files::open_regular(path).ok()?;
     let mut length = [0; 8];

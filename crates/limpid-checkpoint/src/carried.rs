@@ -1,5 +1,5 @@
-//! What a model's folder has beside what limpid computes with: files that limpid knows by name and copies unchanged ([`Carried`]), and
-//! what some of them say of texts as vectors ([`SentenceRecipe`]).
+//! What a model's folder has beside what limpid computes with: files that limpid knows by name and copies unchanged
+//! ([`Carried`]), and what some of them say of texts as vectors ([`SentenceRecipe`]).
 
 use crate::error::{Result, refuse};
 use crate::files::{LARGEST_JSON, at, read_json, replace, write_text};
@@ -349,8 +349,9 @@ pub(crate) fn ends(folder: &Path) -> Result<Vec<u32>> {
     Ok(vec![])
 }
 
-/// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of several by name the
-/// one that is called `default` counts. chat_template.json, which transformers has for models that see pictures, is looked at last.
+/// What a folder says of how conversations are written: a file of templates goes before tokenizer_config.json, and of
+/// several by name the one that is called `default` counts. chat_template.json, which transformers has for models that
+/// see pictures, is looked at last.
 pub(crate) fn chat_template(folder: &Path) -> Result<Option<String>> {
     let more = folder.join(TEMPLATES);
     let names: std::io::Result<Vec<_>> = if more.exists() {
@@ -425,7 +426,10 @@ mod tests {
             assert_eq!(taken(&case["files"]).unwrap().as_deref(), case["taken"].as_str(), "{case}");
         }
         // of a model that sees pictures: looked at last
-        let beside = |config: &str| serde_json::json!({"chat_template.json": "{\"chat_template\": \"a\"}", "tokenizer_config.json": config});
+        let beside = |config: &str| {
+            serde_json::json!({"chat_template.json": "{\"chat_template\": \"a\"}",
+            "tokenizer_config.json": config})
+        };
         assert_eq!(taken(&beside("{}")).unwrap().as_deref(), Some("a"));
         assert_eq!(taken(&beside("{\"chat_template\": \"b\"}")).unwrap().as_deref(), Some("b"));
         // a file that cannot be read is no model without a template

@@ -27,8 +27,8 @@ impl ControlVector {
     /// Reads one.
     ///
     /// # Errors
-    /// If it cannot be read, is another kind of GGUF file, or llama.cpp would refuse it: without directions, with one of layer 0, of another type
-    /// than F32, of another width; and if a number is NaN or infinite.
+    /// If it cannot be read, is another kind of GGUF file, or llama.cpp would refuse it: without directions, with one
+    /// of layer 0, of another type than F32, of another width; and if a number is NaN or infinite.
     pub fn read(path: &Path) -> Result<ControlVector> {
         let (metadata, store) = gguf::open(path)?;
         let kind = metadata.str(ARCHITECTURE)?;
@@ -76,7 +76,8 @@ impl ControlVector {
     /// Writes it, whole or not at all.
     ///
     /// # Errors
-    /// If there are no directions or there is one of layer 0, which llama.cpp cannot apply, or the file cannot be written.
+    /// If there are no directions or there is one of layer 0, which llama.cpp cannot apply, or the file cannot be
+    /// written.
     pub fn write(&self, path: &Path) -> Result<()> {
         if self.directions.is_empty() || self.directions.contains_key(&0) {
             let what = "a control vector has directions of the layers 1, 2, ...: llama.cpp has no place for layer 0";

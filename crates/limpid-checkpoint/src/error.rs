@@ -1,4 +1,5 @@
-//! Why a model's files cannot be read or written. An error names the file, what was expected, what was found, and the remedy.
+//! Why a model's files cannot be read or written. An error names the file, what was expected, what was found, and the
+//! remedy.
 
 use limpid_base::words::system;
 use limpid_core::backend::BackendError;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
 /// What can be read of an adapter.
-pub(crate) const PEFT_ALONE: &str = "limpid reads adapters in PEFT's format alone, a folder with adapter_config.json and \
-    adapter_model.safetensors: give the folder that the file was made from";
+pub(crate) const PEFT_ALONE: &str = "limpid reads adapters in PEFT's format alone, a folder with adapter_config.json \
+                                     and adapter_model.safetensors: give the folder that the file was made from";
 
 /// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,8 @@ pub enum CheckpointError {
     },
     /// An adapter whose model is not where it was.
     #[error(
-        "{}: it is an adapter of the model {}, which is not there: open that model where it is, with this as its adapter",
+        "{}: it is an adapter of the model {}, which is not there: open that model where it is, with this as its \
+         adapter",
         .path.display(), .base.display()
     )]
     NoBase {
@@ -72,8 +74,8 @@ pub enum CheckpointError {
     },
     /// Weights that an adapter makes infinite or NaN.
     #[error(
-        "`{tensor}` with the adapter is not finite: {was} becomes {with}, because alpha / r = {scale:e} and the adapter's \
-         matrices are too large: was its lora_alpha changed?"
+        "`{tensor}` with the adapter is not finite: {was} becomes {with}, because alpha / r = {scale:e} and the \
+         adapter's matrices are too large: was its lora_alpha changed?"
     )]
     Unbounded {
         /// The parameter.
@@ -86,7 +88,9 @@ pub enum CheckpointError {
         scale: f64,
     },
     /// A tensor the model needs.
-    #[error("{} has no tensor `{tensor}`, which {} asks for{}", .path.display(), config_of(.path).0, config_of(.path).1)]
+    #[error(
+        "{} has no tensor `{tensor}`, which {} asks for{}", .path.display(), config_of(.path).0, config_of(.path).1
+    )]
     Missing {
         /// The file.
         path: PathBuf,
@@ -94,7 +98,10 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// A tensor of another shape.
-    #[error("{}: `{tensor}` is {found:?}, but {} makes it {wanted:?}{}", .path.display(), config_of(.path).0, config_of(.path).1)]
+    #[error(
+        "{}: `{tensor}` is {found:?}, but {} makes it {wanted:?}{}", .path.display(), config_of(.path).0,
+        config_of(.path).1
+    )]
     Shape {
         /// The file.
         path: PathBuf,

@@ -23,7 +23,8 @@ const LONGEST_NAME: usize = 63;
 /// The types that are read, and ggml's numbers of them.
 #[rustfmt::skip]
 const TYPES: &[(u32, Dtype)] = &[
-    (0, Dtype::F32), (1, Dtype::F16), (30, Dtype::Bf16), (2, Dtype::Blocks(Quant::Q4_0)), (3, Dtype::Blocks(Quant::Q4_1)),
+    (0, Dtype::F32), (1, Dtype::F16), (30, Dtype::Bf16), (2, Dtype::Blocks(Quant::Q4_0)),
+    (3, Dtype::Blocks(Quant::Q4_1)),
     (6, Dtype::Blocks(Quant::Q5_0)), (7, Dtype::Blocks(Quant::Q5_1)), (8, Dtype::Blocks(Quant::Q8_0)),
     (10, Dtype::Blocks(Quant::Q2_K)), (11, Dtype::Blocks(Quant::Q3_K)), (12, Dtype::Blocks(Quant::Q4_K)),
     (13, Dtype::Blocks(Quant::Q5_K)), (14, Dtype::Blocks(Quant::Q6_K)), (20, Dtype::Blocks(Quant::IQ4_NL)),
@@ -412,8 +413,8 @@ pub fn is_gguf(path: &Path) -> bool {
     files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok()) && first == *MAGIC
 }
 
-/// Opens `path`, and of a model in several files (`NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` makes them) all, whichever
-/// is given. The metadata are the first file's.
+/// Opens `path`, and of a model in several files (`NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` makes them)
+/// all, whichever is given. The metadata are the first file's.
 ///
 /// # Errors
 /// If one cannot be read, is of another version or byte order, is cut short or damaged, or is not there.
@@ -433,8 +434,8 @@ pub(crate) fn open_as(path: &Path, access: Access) -> Result<(Metadata, Store)> 
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let Some(stem) = name.strip_suffix(&called(no)) else {
         let what = format!(
-            "it is one of {count} files of a model (`{SPLIT_COUNT}`), of which it should be called NAME{}: give all of them the names \
-             that they had",
+            "it is one of {count} files of a model (`{SPLIT_COUNT}`), of which it should be called NAME{}: give all \
+             of them the names that they had",
             called(no)
         );
         return refuse(path, what);
@@ -554,8 +555,8 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
 }
 
 /// Gives every tensor its bytes in the file, and checks that they lie as ggml lays them: in the table's order, one
-/// after the other, the first at `start`, nothing but zeros up to the alignment between them and behind the last. So a size
-/// that is not what was written fits nowhere. One of an unknown type reaches to the next.
+/// after the other, the first at `start`, nothing but zeros up to the alignment between them and behind the last. So a
+/// size that is not what was written fits nowhere. One of an unknown type reaches to the next.
 fn settle(path: &Path, tensors: &mut [Place], start: usize, map: &[u8], alignment: usize) -> Result<()> {
     let room = map.len().saturating_sub(start);
     let mut due = 0; // where the next begins, counted from `start`

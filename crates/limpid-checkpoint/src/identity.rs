@@ -1,5 +1,6 @@
-//! Which model an adapter was made for: what `base.json` says of it, and whether another is the same. Formats and types differ, so a model is
-//! identified by what conversion keeps: its sizes, gains and biases, and the signs of its weights.
+//! Which model an adapter was made for: what `base.json` says of it, and whether another is the same. Formats and types
+//! differ, so a model is identified by what conversion keeps: its sizes, gains and biases, and the signs of its
+//! weights.
 
 use crate::adapter::{Base, OWN_NAMES, names_of};
 use crate::error::Result;
@@ -37,7 +38,8 @@ impl Base {
     }
 }
 
-/// Whether three of four signs are the same: of unrelated matrices half are, of a quantised one and its original nearly all.
+/// Whether three of four signs are the same: of unrelated matrices half are, of a quantised one and its original nearly
+/// all.
 fn have_like_signs(a: &str, b: &str) -> bool {
     let others = |(a, b): (char, char)| Some((a.to_digit(16)? ^ b.to_digit(16)?).count_ones() as usize);
     let differ: Option<usize> = a.chars().zip(b.chars()).map(others).sum();
@@ -45,7 +47,8 @@ fn have_like_signs(a: &str, b: &str) -> bool {
 }
 
 impl Checkpoint {
-    /// Whose names an adapter of this model has: those of the family as which transformers opens it, or ours where there is none.
+    /// Whose names an adapter of this model has: those of the family as which transformers opens it, or ours where
+    /// there is none.
     pub(crate) fn dialect_of_adapters(&self) -> Arc<dyn Dialect> {
         if self.dialect.model_type().is_some() {
             return Arc::clone(&self.dialect);
@@ -54,8 +57,9 @@ impl Checkpoint {
         names_of(huggingface::express(&self.config, origin).ok().map(|(family, ..)| family))
     }
 
-    /// Identifies this model in every format and type: a checksum of its sizes, and of the gains and biases that are not all 0 or all 1.
-    /// (These are few, and every format keeps them exactly.) Some models have none: [`Checkpoint::weights_sum`] is of the others.
+    /// Identifies this model in every format and type: a checksum of its sizes, and of the gains and biases that are
+    /// not all 0 or all 1. (These are few, and every format keeps them exactly.) Some models have none:
+    /// [`Checkpoint::weights_sum`] is of the others.
     ///
     /// # Errors
     /// If a tensor has a type that limpid cannot read.
@@ -74,8 +78,9 @@ impl Checkpoint {
         Ok(format!("{:016x}", hash.digest()))
     }
 
-    /// Identifies the matrices, without what adapters add to them: a checksum of all values, and the signs of 64 of each in hexadecimal
-    /// digits, which rounding hardly changes. Those that change nothing, which a format may add, are left out.
+    /// Identifies the matrices, without what adapters add to them: a checksum of all values, and the signs of 64 of
+    /// each in hexadecimal digits, which rounding hardly changes. Those that change nothing, which a format may add,
+    /// are left out.
     ///
     /// # Errors
     /// If a tensor has a type that limpid cannot read.

@@ -1,10 +1,11 @@
 //! Models in files, limpid's own and other programs'. limpid keeps a model as a folder with `config.json`,
-//! `model.safetensors` and `tokenizer.json`; a run's `state/last.safetensors` adds the optimizer's moments and the step.
-//! [`Checkpoint::open`] recognises these, HuggingFace's folders, GGUF and llm.c's files; [`save`] writes all of them.
+//! `model.safetensors` and `tokenizer.json`; a run's `state/last.safetensors` adds the optimizer's moments and the
+//! step. [`Checkpoint::open`] recognises these, HuggingFace's folders, GGUF and llm.c's files; [`save`] writes all of
+//! them.
 //!
-//! There are two layers. Containers (`store`, `safetensors_file`, `gguf`, `llmc`) are files of named tensors and know nothing of
-//! models; they are checked when opened, and values are decoded on request. `formats` knows what the names mean. A file is
-//! written under another name and then renamed, so a failure leaves the old file unchanged.
+//! There are two layers. Containers (`store`, `safetensors_file`, `gguf`, `llmc`) are files of named tensors and know
+//! nothing of models; they are checked when opened, and values are decoded on request. `formats` knows what the names
+//! mean. A file is written under another name and then renamed, so a failure leaves the old file unchanged.
 //!
 //! | file | what it has |
 //! |---|---|

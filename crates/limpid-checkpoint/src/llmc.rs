@@ -1,7 +1,7 @@
 //! llm.c's files: a header of 256 whole numbers, then values without names, so that every size follows from the
-//! header. Models (weights kind by kind, a kind's layers together), and the state that PyTorch leaves beside a model for
-//! llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are. Shards of
-//! tokens are `data::Shard`'s.
+//! header. Models (weights kind by kind, a kind's layers together), and the state that PyTorch leaves beside a model
+//! for llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are.
+//! Shards of tokens are `data::Shard`'s.
 
 use crate::error::{Result, refuse};
 use crate::files::replace_buffered;

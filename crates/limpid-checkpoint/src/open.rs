@@ -1,4 +1,5 @@
-//! A model in its files: [`Checkpoint::open`] recognises the format, and fits configuration, weights, tokenizer and adapters together.
+//! A model in its files: [`Checkpoint::open`] recognises the format, and fits configuration, weights, tokenizer and
+//! adapters together.
 
 use crate::adapter::{self, Adapter};
 use crate::carried::{Carried, GENERATION, SentenceRecipe, chat_template, ends};
@@ -64,14 +65,15 @@ pub struct PaddedTable {
 }
 
 impl Checkpoint {
-    /// Opens `path` and recognises what it is: a folder of limpid's or HuggingFace's, a `.gguf`, llm.c's `.bin`, or an adapter whose
-    /// base model is where the adapter says.
+    /// Opens `path` and recognises what it is: a folder of limpid's or HuggingFace's, a `.gguf`, llm.c's `.bin`, or an
+    /// adapter whose base model is where the adapter says.
     ///
-    /// The checkpoint reads weights in place: the files are mapped into memory, so that a model of many gigabytes opens at once and is in
-    /// memory only once. In return, no program may write into the files or cut them while the checkpoint exists, because no system keeps a
-    /// mapped file from changing, and memory that changes behind a reference is undefined behaviour in Rust. Replace files by
-    /// renaming new ones, as limpid and the hub's clients do. A change is found before values are read; but a file that is cut in that
-    /// moment ends the process. Where others may do so, [`Checkpoint::open_copied`] maps nothing.
+    /// The checkpoint reads weights in place: the files are mapped into memory, so that a model of many gigabytes opens
+    /// at once and is in memory only once. In return, no program may write into the files or cut them while the
+    /// checkpoint exists, because no system keeps a mapped file from changing, and memory that changes behind a
+    /// reference is undefined behaviour in Rust. Replace files by renaming new ones, as limpid and the hub's clients
+    /// do. A change is found before values are read; but a file that is cut in that moment ends the process. Where
+    /// others may do so, [`Checkpoint::open_copied`] maps nothing.
     ///
     /// # Errors
     /// If a file is missing, damaged, unsupported, or does not fit the others; the error names the file and the reason.
@@ -79,8 +81,8 @@ impl Checkpoint {
         Checkpoint::open_in(path, Access::default())
     }
 
-    /// [`Checkpoint::open`] with the files' bytes copied into memory. Whatever becomes of the files then, the model stays. It takes as much
-    /// memory as the files have bytes, and as long as reading them.
+    /// [`Checkpoint::open`] with the files' bytes copied into memory. Whatever becomes of the files then, the model
+    /// stays. It takes as much memory as the files have bytes, and as long as reading them.
     ///
     /// # Errors
     /// As [`Checkpoint::open`], and if a file changes while it is read.
@@ -88,8 +90,8 @@ impl Checkpoint {
         Checkpoint::open_in(path, Access { mapped: false, ..Access::default() })
     }
 
-    /// [`Checkpoint::open`], with (`verified`) or without checking the checksums in limpid's files. The check runs once, before the first
-    /// value is read. Other programs' files have no checksums.
+    /// [`Checkpoint::open`], with (`verified`) or without checking the checksums in limpid's files. The check runs
+    /// once, before the first value is read. Other programs' files have no checksums.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -193,8 +195,8 @@ impl Checkpoint {
         Ok(Checkpoint { adapters, tokenizer, chat_template, ends, carried, ..self })
     }
 
-    /// The same with a tokenizer that has more tokens. Their rows, in the token table and in the head, are the mean of all others' (Hewitt 2021):
-    /// beside them no other token's probability changes much.
+    /// The same with a tokenizer that has more tokens. Their rows, in the token table and in the head, are the mean of
+    /// all others' (Hewitt 2021): beside them no other token's probability changes much.
     #[must_use]
     pub fn with_more_tokens(self, tokenizer: Tokenizer) -> Checkpoint {
         let had = self.tokenizer.as_ref().map_or(self.config.vocab_size, Tokenizer::vocab_size);
@@ -272,7 +274,8 @@ impl Checkpoint {
         self.adapters.iter().any(|adapter| adapter.adapts(param))
     }
 
-    /// The tokens that end a text or a turn by generation_config.json, or else config.json, of a folder; of a file none.
+    /// The tokens that end a text or a turn by generation_config.json, or else config.json, of a folder; of a file
+    /// none.
     pub fn end_tokens(&self) -> Vec<u32> {
         self.ends.clone()
     }
@@ -324,8 +327,9 @@ impl Checkpoint {
         self.store.names().filter_map(|name| self.store.get(name))
     }
 
-    /// What goes along as it is when this becomes a model of a format, what is left behind, and the keys of a GGUF file that the format has
-    /// no place for. `carried`: what is taken of its folder; `keep_types`: tensors keep their types, of which some keys speak.
+    /// What goes along as it is when this becomes a model of a format, what is left behind, and the keys of a GGUF file
+    /// that the format has no place for. `carried`: what is taken of its folder; `keep_types`: tensors keep their
+    /// types, of which some keys speak.
     pub fn parted(&self, carried: &Carried, format: Format, keep_types: bool) -> [Vec<String>; 3] {
         let to = format.implementation();
         let [along, mut behind] = carried.parted(format.is_folder());
@@ -344,13 +348,15 @@ impl Checkpoint {
         self.format.implementation().metadata(&self.path)
     }
 
-    /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see [`ModelData::rows`].
+    /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see
+    /// [`ModelData::rows`].
     pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<StoredRows<'_>> {
         let found = self.linked(&self.dialect.links(model), model).rows_as_stored(param, rows);
         found.ok().flatten().filter(|_| !self.is_adapted(param))
     }
 
-    /// How its matrices are stored: as the token table is, but f32 for a mixture with blocks, which one type cannot hold.
+    /// How its matrices are stored: as the token table is, but f32 for a mixture with blocks, which one type cannot
+    /// hold.
     pub fn dtype(&self) -> Dtype {
         let largest = self.tensors().max_by_key(|tensor| tensor.shape.iter().product::<usize>());
         let dtype = largest.map_or(Dtype::F32, |tensor| tensor.dtype.clone());
@@ -363,8 +369,8 @@ impl Checkpoint {
         &self.store
     }
 
-    /// Verifies the checksum of weights or an adapter that limpid wrote. It checks the files that were opened, even if others have
-    /// replaced them since. Other programs' files have no checksum, and neither do models of several files.
+    /// Verifies the checksum of weights or an adapter that limpid wrote. It checks the files that were opened, even if
+    /// others have replaced them since. Other programs' files have no checksum, and neither do models of several files.
     ///
     /// # Errors
     /// If a single bit was changed.

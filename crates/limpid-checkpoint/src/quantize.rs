@@ -1,5 +1,5 @@
-//! Quantises values to ggml's blocks, with the same bits as ggml's own reference functions (`quantize_row_q8_0_ref`, `_q4_0_ref`, `_q4_K_ref`, without
-//! fused multiply-adds). How blocks are read is in limpid-core, `numeric/blocks.rs`.
+//! Quantises values to ggml's blocks, with the same bits as ggml's own reference functions (`quantize_row_q8_0_ref`,
+//! `_q4_0_ref`, `_q4_K_ref`, without fused multiply-adds). How blocks are read is in limpid-core, `numeric/blocks.rs`.
 
 use half::f16;
 use limpid_core::numeric::blocks::Quant;
@@ -7,7 +7,8 @@ use limpid_core::numeric::blocks::Quant;
 /// The types that can be written.
 pub const WRITTEN: [Quant; 3] = [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K];
 
-/// Quantises values. The error is the index of a value that its block cannot hold: NaN, infinite, or too large for the scale, an f16.
+/// Quantises values. The error is the index of a value that its block cannot hold: NaN, infinite, or too large for the
+/// scale, an f16.
 ///
 /// # Panics
 /// If the values do not fill whole blocks, or `quant` is not in [`WRITTEN`].
@@ -99,8 +100,8 @@ fn q4_k(x: &[f32], out: &mut Vec<u8>) -> bool {
     finite
 }
 
-/// A scale, a minimum (to be subtracted) and codes, so that `scale * code - min` is near x; values count by their size. Of 22 tries (the range
-/// by 15, then a least-squares fit for each of 21 roundings) the best.
+/// A scale, a minimum (to be subtracted) and codes, so that `scale * code - min` is near x; values count by their size.
+/// Of 22 tries (the range by 15, then a least-squares fit for each of 21 roundings) the best.
 fn search(x: &[f32; 32]) -> (f32, f32, [u8; 32]) {
     let sum = |of: &dyn Fn(usize) -> f32| (0..32).fold(0f32, |sum, i| sum + of(i));
     let average = (sum(&|i| x[i] * x[i]) / 32.0).sqrt();

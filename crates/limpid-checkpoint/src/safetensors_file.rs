@@ -125,8 +125,8 @@ pub(crate) fn open_sharded_as(folder: &Path, index: &Path, access: Access) -> Re
     let Index { weight_map } = read_json(index, "it should have a `weight_map` from tensors to files")?;
     let names: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
     if folder.join(ONE).exists() && !names.contains(ONE) {
-        let what = "it names other files of weights, and model.safetensors lies beside it: two models are in one folder \
-                    (transformers reads model.safetensors); take the one away that is not meant";
+        let what = "it names other files of weights, and model.safetensors lies beside it: two models are in one \
+                    folder (transformers reads model.safetensors); take the one away that is not meant";
         return refuse(index, what);
     }
     let (mut files, mut tensors, mut facts) = (vec![], vec![], Facts::new());
@@ -170,7 +170,8 @@ pub fn write(path: &Path, tensors: Vec<OutputTensor>, facts: Facts) -> Result<()
     put(path, tensors, facts).map(drop)
 }
 
-/// [`write()`], with a checksum in the metadata: XXH3 of the whole file, with the checksum's own digits as zeros. Returns the checksum.
+/// [`write()`], with a checksum in the metadata: XXH3 of the whole file, with the checksum's own digits as zeros.
+/// Returns the checksum.
 ///
 /// # Errors
 /// As [`write()`].
@@ -237,8 +238,8 @@ impl<W: Write> Write for Summed<'_, W> {
     }
 }
 
-/// Writes `tensors` to `folder`: one `model.safetensors`, or where they take more than `most` bytes several files with an
-/// index, as transformers does.
+/// Writes `tensors` to `folder`: one `model.safetensors`, or where they take more than `most` bytes several files with
+/// an index, as transformers does.
 ///
 /// # Errors
 /// As [`write()`].
@@ -276,7 +277,7 @@ pub fn looks_like_pickle(bytes: &[u8]) -> bool {
 pub fn pickle(path: &Path) -> CheckpointError {
     let what = "it is a Python pickle (.bin, .pt, .pth), which limpid never reads, because reading one runs the code \
                 in it. Where you trust it, convert its folder: python -c \"from transformers import \
-                AutoModelForCausalLM as M; \
-                M.from_pretrained('FOLDER').save_pretrained('NEW', safe_serialization=True)\"";
+                AutoModelForCausalLM as M; M.from_pretrained('FOLDER').save_pretrained('NEW', \
+                safe_serialization=True)\"";
     bad(path, what)
 }

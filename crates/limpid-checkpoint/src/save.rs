@@ -1,4 +1,5 @@
-//! Writes a model in one of the formats: makes sure that nothing is lost, and puts what [`formats`](crate::formats) writes in place.
+//! Writes a model in one of the formats: makes sure that nothing is lost, and puts what [`formats`](crate::formats)
+//! writes in place.
 
 use crate::carried;
 use crate::error::{CheckpointError, Result, refuse};
@@ -25,12 +26,12 @@ fn other_files(path: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`. What was there is replaced
-/// in one step, whole or not at all: a file, or a folder that has nothing but the files of a model.
+/// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`. What was there is
+/// replaced in one step, whole or not at all: a file, or a folder that has nothing but the files of a model.
 ///
 /// # Errors
-/// If the format cannot express the model or its tokenizer, saying what it lacks; if `path` is something else that would be
-/// lost; or if writing fails. What was there is then unchanged.
+/// If the format cannot express the model or its tokenizer, saying what it lacks; if `path` is something else that
+/// would be lost; or if writing fails. What was there is then unchanged.
 pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() && !path.exists() {
         return refuse(path, "it is a link to a missing file or folder: give the place itself");

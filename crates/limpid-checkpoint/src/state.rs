@@ -1,5 +1,5 @@
-//! What a run keeps in its folder: the weights (or an adapter's) as the last save left them, and the state that continues the run, which
-//! has the optimizer's moments too. Both carry a checksum.
+//! What a run keeps in its folder: the weights (or an adapter's) as the last save left them, and the state that
+//! continues the run, which has the optimizer's moments too. Both carry a checksum.
 
 use crate::adapter;
 use crate::error::{ADAPTER_WEIGHTS, Result, bad};
@@ -101,7 +101,8 @@ pub fn load_weights(folder: &Path, model: &Model, backend: &mut dyn Backend) -> 
     }
 }
 
-/// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) and a checksum in the metadata.
+/// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) and a checksum in the
+/// metadata.
 ///
 /// # Errors
 /// As [`save_parameters`].
@@ -126,8 +127,8 @@ pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &st
     Linked { links: &own_links(prefix, saved_params(model, space)), model, store, names: &names }.load(backend, space)
 }
 
-/// Looks up the values of a parameter, or of another memory of it, in what [`save_state`] wrote. They may be missing or of
-/// another shape.
+/// Looks up the values of a parameter, or of another memory of it, in what [`save_state`] wrote. They may be missing or
+/// of another shape.
 pub fn state_values<'a>(
     store: &'a Store,
     model: &'a Model,

@@ -1,6 +1,7 @@
-//! The common form of all files of weights: named tensors, each with a type and a shape, somewhere in the bytes of one or several files.
-//! A [`Store`] checks its tensors when it is made, so that reads stay inside the files. Values are decoded to f32 on request; f32 values
-//! are read in place. `safetensors_file`, `gguf` and `llmc` make stores. What the names mean, `formats` knows (`Dialect` in `formats/links.rs`).
+//! The common form of all files of weights: named tensors, each with a type and a shape, somewhere in the bytes of one
+//! or several files. A [`Store`] checks its tensors when it is made, so that reads stay inside the files. Values are
+//! decoded to f32 on request; f32 values are read in place. `safetensors_file`, `gguf` and `llmc` make stores. What the
+//! names mean, `formats` knows (`Dialect` in `formats/links.rs`).
 
 use crate::error::{CheckpointError, Result, bad, refuse};
 use crate::files::at;
@@ -52,7 +53,8 @@ impl FromStr for Dtype {
 }
 
 impl Dtype {
-    /// The bytes of a tensor of this shape; `None` if there are too many to count, a row is not whole blocks, or the type is unknown.
+    /// The bytes of a tensor of this shape; `None` if there are too many to count, a row is not whole blocks, or the
+    /// type is unknown.
     pub fn bytes(&self, shape: &[usize]) -> Option<usize> {
         let n = count(shape)?;
         match self {
@@ -139,8 +141,8 @@ impl<'a> Stored<'a> {
         self.file.check()?;
         let Some(values) = self.dtype.decode(self.bytes) else {
             let what = format!(
-                "`{}` is stored as {}, which limpid does not read: \
-                 convert it to F32, F16 or BF16, or requantise a GGUF to Q8_0 or Q4_K",
+                "`{}` is stored as {}, which limpid does not read: convert it to F32, F16 or BF16, or requantise a \
+                 GGUF to Q8_0 or Q4_K",
                 self.name, self.dtype
             );
             return refuse(self.path(), what);
@@ -198,8 +200,8 @@ impl Access {
     /// The bytes of a file of weights.
     #[allow(unsafe_code)] // what the map asks for, `Checkpoint::open` asks for
     pub(crate) fn open(self, path: &Path) -> Result<Map> {
-        // SAFETY: limpid replaces files of weights by renaming and never writes into one. `Checkpoint::open` asks the same of others;
-        // reads find with `Map::check` who does.
+        // SAFETY: limpid replaces files of weights by renaming and never writes into one. `Checkpoint::open` asks the
+        // same of others; reads find with `Map::check` who does.
         at(path, if self.mapped { unsafe { Map::open(path) } } else { Map::copy(path) })
     }
 }
@@ -216,8 +218,8 @@ pub(super) struct Place {
     pub bytes: Range<usize>,
 }
 
-/// A file as it was opened, with its checksum if it has one. The checksum is verified once, before the first value is read, whichever way
-/// values are read.
+/// A file as it was opened, with its checksum if it has one. The checksum is verified once, before the first value is
+/// read, whichever way values are read.
 pub(super) struct StoreFile {
     path: PathBuf,
     map: Map,
@@ -255,7 +257,8 @@ impl StoreFile {
                 return Ok(());
             }
             Err(format!(
-                "its checksum is {found}, and it says {said:?}: it was changed or damaged after it was written, so take it from a copy"
+                "its checksum is {found}, and it says {said:?}: it was changed or damaged after it was written, so \
+                 take it from a copy"
             ))
         });
         held.clone().map_err(|what| CheckpointError::Damaged { path: self.path.clone(), what })
@@ -325,8 +328,8 @@ impl Store {
         &self.files
     }
 
-    /// Checks that the files have not changed since they were opened and that their checksums match. The first call reads every file that
-    /// has a checksum, unless a value was read before.
+    /// Checks that the files have not changed since they were opened and that their checksums match. The first call
+    /// reads every file that has a checksum, unless a value was read before.
     ///
     /// # Errors
     /// Names the file that has changed.

@@ -1,6 +1,6 @@
-//! The dashboard of `train --ui`: curves, numbers, layers, the latest sample and the last lines, drawn on stderr by a thread
-//! of its own, so that it answers keys and a new size of the window while a step takes its time. Without the feature `ui`,
-//! without a terminal or in a tiny one there is none, and `show::Progress` says the same in lines.
+//! The dashboard of `train --ui`: curves, numbers, layers, the latest sample and the last lines, drawn on stderr by a
+//! thread of its own, so that it answers keys and a new size of the window while a step takes its time. Without the
+//! feature `ui`, without a terminal or in a tiny one there is none, and `show::Progress` says the same in lines.
 
 use limpid::train::StepReport;
 
@@ -16,8 +16,8 @@ pub struct Now {
     pub share: Option<f64>,
     /// Seconds to the last step.
     pub left: f64,
-    /// Of the time, the share that adding up gradients among processes adds to it, and the share in which that goes on while
-    /// they compute; none of one process.
+    /// Of the time, the share that adding up gradients among processes adds to it, and the share in which that goes on
+    /// while they compute; none of one process.
     pub all_reduce: Option<[f64; 2]>,
 }
 
@@ -265,8 +265,8 @@ mod drawn {
         Closed,
     }
 
-    /// The keyboard: stdin, or the terminal of the process where stdin is none. crossterm's reader is not used, because it never
-    /// returns from a terminal that is closed.
+    /// The keyboard: stdin, or the terminal of the process where stdin is none. crossterm's reader is not used, because
+    /// it never returns from a terminal that is closed.
     #[cfg(unix)]
     struct Keys(Option<File>);
 
@@ -418,8 +418,8 @@ mod drawn {
         frame.render_widget(Paragraph::new(text.as_str()).wrap(Wrap { trim: false }), body);
     }
 
-    /// A row a layer: its gradient's norm with a bar beside the others', and how much of its weights an update is. Of more layers than
-    /// rows, as many from the first to the last.
+    /// A row a layer: its gradient's norm with a bar beside the others', and how much of its weights an update is. Of
+    /// more layers than rows, as many from the first to the last.
     fn table_of_layers(frame: &mut Frame, screen: &Screen, area: Rect) {
         let all = screen.layers.len();
         let room = usize::from(area.height.saturating_sub(2));

@@ -20,7 +20,9 @@ pub struct GlassOptions {
     #[arg(long, conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments"])]
     pub open: bool,
     /// Save the page as one file that works offline, to send to somebody; it contains the prompt, but no weights
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments", "open"])]
+    #[arg(
+        long, value_name = "FILE", conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments", "open"]
+    )]
     pub html: Option<PathBuf>,
     /// Maximum size of --html [default: 2 MB; 10 MB if the run alone takes more than 2]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes, requires = "html")]
@@ -62,7 +64,8 @@ pub fn others(paths: &[PathBuf], own: &str, machine: &MachineOptions) -> Result<
         let name = models::name(path);
         if names.contains(&name) {
             bail!(Usage(format!(
-                "--against {}: another model is called {name}, and models are told apart by the names of their folders: rename one",
+                "--against {}: another model is called {name}, and models are told apart by the names of their \
+                 folders: rename one",
                 path.display()
             )));
         }
@@ -178,7 +181,8 @@ pub fn save(
     };
     let saved = saved.map_err(|error| match error {
         saved::SaveError::Glass(GlassError::TooLong { tokens, context }) => Usage(format!(
-            "the prompt has {tokens} tokens, {} more than the context of {context}: shorten it, or keep its end with --last",
+            "the prompt has {tokens} tokens, {} more than the context of {context}: shorten it, or keep its end with \
+             --last",
             tokens - context
         ))
         .into(),

@@ -1,9 +1,9 @@
 //! The command `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
-//! `options` (flags and configuration files), `training` (what is to be trained), `source` (text), `models`, `tokenizers`, `records` (of
-//! runs), `machine` (memory), `signals` (who asks to stop), and `show` (what people see).
+//! `options` (flags and configuration files), `training` (what is to be trained), `source` (text), `models`,
+//! `tokenizers`, `records` (of runs), `machine` (memory), `signals` (who asks to stop), and `show` (what people see).
 //!
-//! Data goes to stdout, everything else to stderr. Exit 0: done, also if the reader of stdout closed it early; 1: an error that the
-//! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
+//! Data goes to stdout, everything else to stderr. Exit 0: done, also if the reader of stdout closed it early; 1: an
+//! error that the user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
 
 mod dashboard;
 mod devices;
@@ -45,9 +45,8 @@ use std::path::Path;
 /// A GPT that you can see through: train, run and inspect transformers.
 #[derive(Parser)]
 #[command(name = "limpid", version, infer_subcommands = false, propagate_version = true)]
-#[command(
-    after_help = "`limpid train` alone trains on a built-in corpus in 20 to 45 s on two cores.\nDetails of a verb: limpid VERB --help"
-)]
+#[command(after_help = "`limpid train` alone trains on a built-in corpus in 20 to 45 s on two cores.\nDetails of a \
+                        verb: limpid VERB --help")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -187,7 +186,8 @@ fn given_twice(error: &clap::Error) -> Option<String> {
     let name = flag.split([' ', '=', '[']).next()?;
     let tip = match name {
         "--data" => {
-            ": `limpid data prepare X Y --out DIR` makes one text of several, and a pattern such as --data 'texts/*.txt' names several files"
+            ": `limpid data prepare X Y --out DIR` makes one text of several, and a pattern such as --data \
+             'texts/*.txt' names several files"
         }
         _ => ": leave one of the two out",
     };
@@ -259,8 +259,9 @@ const STACK: usize = 8 << 20;
 /// Bytes of addresses that a thread takes for its stack and its heap, which the C library makes of 64 MiB.
 const THREAD: u64 = STACK as u64 + (72 << 20);
 
-/// Runs the command: on a thread of its own where the first one's stack may be too small for it (`ulimit -s`), or nothing says how large it
-/// is. Elsewhere not, because a thread has a heap of its own, whose addresses `ulimit -v` counts.
+/// Runs the command: on a thread of its own where the first one's stack may be too small for it (`ulimit -s`), or
+/// nothing says how large it is. Elsewhere not, because a thread has a heap of its own, whose addresses `ulimit -v`
+/// counts.
 ///
 /// `typed` are its words, the program's name first. Returns the exit code.
 pub fn run(typed: Vec<OsString>) -> u8 {
@@ -274,7 +275,8 @@ pub fn run(typed: Vec<OsString>) -> u8 {
     if let Some(limit) = limits.iter().find(|limit| limit.of_addresses && limit.left < THREAD) {
         let (needed, left) = (show::bytes(THREAD), show::bytes(limit.left));
         show::say(format_args!(
-            "error: with so small a stack (ulimit -s) a command takes {needed} of addresses, and {left} are {}: allow more of either",
+            "error: with so small a stack (ulimit -s) a command takes {needed} of addresses, and {left} are {}: allow \
+             more of either",
             limit.said
         ));
         return 1;
@@ -457,19 +459,20 @@ mod tests {
         assert_eq!((at("generate"), at("params")), (" (--no-verify)".into(), String::new()));
     }
 
-    /// Of a flag that is given twice both values are kept, in a list, or both are refused: no verb loses one in silence.
+    /// Of a flag that is given twice both values are kept, in a list, or both are refused: no verb loses one in
+    /// silence.
     #[test]
     fn no_flag_loses_a_value() {
         #[rustfmt::skip]
         const LISTS: [&str; 24] = [
-            "adapter", "add_special_tokens", "against", "allow_host", "cors_origin", "diagram", "freeze", "head", "layers", "lora_targets",
-            "negative", "plot", "plot_out", "positive", "prompt", "segments", "special", "stop", "tensor", "to_head", "tokens", "train_only",
-            "unit", "via",
+            "adapter", "add_special_tokens", "against", "allow_host", "cors_origin", "diagram", "freeze", "head",
+            "layers", "lora_targets", "negative", "plot", "plot_out", "positive", "prompt", "segments", "special",
+            "stop", "tensor", "to_head", "tokens", "train_only", "unit", "via",
         ];
         #[rustfmt::skip]
         const VALUES: [&str; 20] = [
-            "1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2", "stop", "crop", "slide",
-            "1,2", "http://127.0.0.1:1", "int8",
+            "1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2",
+            "stop", "crop", "slide", "1,2", "http://127.0.0.1:1", "int8",
         ];
         let twice = |command: &Command, flag: &str| {
             let words = [flag, flag];
@@ -496,7 +499,10 @@ mod tests {
                 let usual = arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned());
                 let values = own.chain(usual).chain(VALUES.map(String::from));
                 let mut flags = values.map(|value| format!("--{long}={value}")).chain([format!("--{long}")]);
-                let refused = flags.any(|flag| matches!(twice(verb, &flag), Err((Some(said), _)) if said.starts_with(&format!("--{long} is given twice"))));
+                let refused = flags.any(|flag| {
+                    matches!(twice(verb, &flag),
+                    Err((Some(said), _)) if said.starts_with(&format!("--{long} is given twice")))
+                });
                 assert!(refused, "{} --{long} twice", verb.get_name());
                 once += 1;
             }

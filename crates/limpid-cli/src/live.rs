@@ -1,5 +1,6 @@
-//! Runs that are served while they train: `serve --follow`, and `train --serve`, whose page is the same server in the training's process. Its port
-//! is opened before anything is trained, and it answers as soon as the run's folder has a model.
+//! Runs that are served while they train: `serve --follow`, and `train --serve`, whose page is the same server in the
+//! training's process. Its port is opened before anything is trained, and it answers as soon as the run's folder has a
+//! model.
 
 #[cfg(feature = "serve")]
 pub use served::{LivePage, followed};

@@ -1,5 +1,6 @@
-//! llm.c's two programs: `train --recipe llmc` is its train_gpt2, `check --against STATE` its test_gpt2. Both print what those print,
-//! line for line, with limpid's own numbers; a test compares every line with what llm.c itself printed.
+//! llm.c's two programs: `train --recipe llmc` is its train_gpt2, `check --against STATE` its test_gpt2. Both print
+//! what those print, line for line, with limpid's own numbers; a test compares every line with what llm.c itself
+//! printed.
 
 use crate::options::{Interrupted, MachineOptions, Usage};
 use crate::signals::interrupt;
@@ -38,8 +39,8 @@ fn sizes(model: &Model) -> String {
     let padded = vocab_size.next_multiple_of(VOCAB_ALIGN);
     let count = model.parameter_count() + (padded - vocab_size) * d_model * if model.config.tied_head { 1 } else { 2 };
     format!(
-        "[GPT-2]\nmax_seq_len: {context_length}\nvocab_size: {vocab_size}\npadded_vocab_size: {padded}\nnum_layers: {n_layer}\n\
-         num_heads: {n_head}\nchannels: {d_model}\nnum_parameters: {count}\n"
+        "[GPT-2]\nmax_seq_len: {context_length}\nvocab_size: {vocab_size}\npadded_vocab_size: {padded}\nnum_layers: \
+         {n_layer}\nnum_heads: {n_head}\nchannels: {d_model}\nnum_parameters: {count}\n"
     )
 }
 

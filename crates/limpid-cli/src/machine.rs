@@ -16,13 +16,14 @@ pub fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// A rate as a share of a roof that was measured beside it. None where it is above that roof: other programs disturbed the measurement.
+/// A rate as a share of a roof that was measured beside it. None where it is above that roof: other programs disturbed
+/// the measurement.
 pub fn share(rate: f64, roof: f64) -> Option<f64> {
     Some(rate / roof).filter(|share| *share <= 1.0)
 }
 
-/// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
-/// allocation that the system refuses ends the program at once.
+/// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a
+/// small allocation that the system refuses ends the program at once.
 pub fn fits_text(threads: usize) -> Result<()> {
     // glibc gives threads heaps of 64 MiB, eight for each core at most
     let heaps = threads.min(8 * cores()) as u64;

@@ -23,7 +23,8 @@ const SHOWN: usize = 8;
 pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
     if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
-            "--precision int8 is for quantised weights, but {} has none: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
+            "--precision int8 is for quantised weights, but {} has none: `limpid convert {} MODEL.gguf --dtype q8_0` \
+             makes some",
             checkpoint.path.display(),
             show::quoted(&checkpoint.path)
         )));
@@ -56,11 +57,9 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
             "it is the name of a preset: `limpid train --preset {name}` makes such a model; trained weights of that \
              name are fetched from where they are published, for example as the folder huggingface.co/{name}"
         ),
-        Err(_) => {
-            "limpid opens a folder (of `limpid train`, or one of HuggingFace's that you have fetched), a .gguf or \
-                   a .bin of llm.c, and downloads none"
-                .into()
-        }
+        Err(_) => "limpid opens a folder (of `limpid train`, or one of HuggingFace's that you have fetched), a .gguf \
+                   or a .bin of llm.c, and downloads none"
+            .into(),
     };
     bail!("there is no file or folder {path} here: {mend}")
 }
@@ -68,8 +67,8 @@ pub fn checkpoint(model: &Path, verified: bool) -> Result<Checkpoint> {
 /// A model in files.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WeightOptions {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c, or a state that a run kept, RUN/state/step-N.safetensors
-    /// [default: the newest run under runs/]
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c, or a state that a run kept,
+    /// RUN/state/step-N.safetensors [default: the newest run under runs/]
     #[arg(value_name = "MODEL", value_parser = any_word())]
     place: Option<PathBuf>,
     /// The same as MODEL
@@ -142,8 +141,8 @@ impl InterventionOptions {
                 let path = Path::new(file.strip_prefix('@').unwrap_or(file));
                 if !path.exists() && file.contains(char::is_whitespace) {
                     bail!(Usage(format!(
-                        "--intervene {file:?}: expected steps in JSON, such as '[{{\"ablate\": \"blocks.1.attn.hook_z\", \"head\": 0}}]', or a \
-                         file with them"
+                        "--intervene {file:?}: expected steps in JSON, such as '[{{\"ablate\": \
+                         \"blocks.1.attn.hook_z\", \"head\": 0}}]', or a file with them"
                     )));
                 }
                 read_file(path)?
@@ -195,7 +194,8 @@ pub fn after_model(
     }
 }
 
-/// Whether what stands in a model's place can only be a text: neither a folder, nor a file with a name that a model's has, nor a preset.
+/// Whether what stands in a model's place can only be a text: neither a folder, nor a file with a name that a model's
+/// has, nor a preset.
 fn is_text(place: &Path) -> bool {
     let model = place.extension().is_some_and(|end| ["gguf", "bin", "safetensors"].iter().any(|one| end == *one));
     if place.is_file() {
@@ -272,9 +272,9 @@ pub fn template(checkpoint: &Checkpoint, file: Option<&Path>) -> Result<ChatTemp
             let quoted = show::quoted(&checkpoint.path);
             let on = trained_on(&checkpoint.path).map(|data| format!(" but on {data}")).unwrap_or_default();
             bail!(
-                "{model} was not trained on conversations{on} (it has no {CHAT_TEMPLATE}): `limpid generate --model {quoted} --prompt \
-                 TEXT` continues a text; docs/chat.md says how to train a model that answers; --chat-template FILE gives a template to \
-                 one whose files have none"
+                "{model} was not trained on conversations{on} (it has no {CHAT_TEMPLATE}): `limpid generate --model \
+                 {quoted} --prompt TEXT` continues a text; docs/chat.md says how to train a model that answers; \
+                 --chat-template FILE gives a template to one whose files have none"
             )
         }
     };

@@ -1,7 +1,8 @@
 //! Flags: the library's tables of settings as arguments of clap, and what several verbs share.
 //!
 //! A table's flags are parsed into a layer of the library's [`LayeredSettings`], with a layer of environment variables
-//! (`LIMPID_LEARNING_RATE`) below it, which resolves them. Flags that no table has take the environment's value by clap itself.
+//! (`LIMPID_LEARNING_RATE`) below it, which resolves them. Flags that no table has take the environment's value by clap
+//! itself.
 
 use crate::machine::cores;
 pub use crate::show::Interrupted;
@@ -234,7 +235,8 @@ impl ModelOptions {
         self.asked.settings.layers.retain(|layer| layer.origin != Origin::Environment);
     }
 
-    /// The configuration of the model `from` that is only looked at: what needs no other weights may be otherwise, and is said.
+    /// The configuration of the model `from` that is only looked at: what needs no other weights may be otherwise, and
+    /// is said.
     pub fn config_seen(&self, from: &str, base: &Config) -> Result<Config> {
         const FREE: [&str; 10] = [
             "mask",
@@ -256,8 +258,8 @@ impl ModelOptions {
         if asked.context_length < base.context_length {
             let (is, was) = (asked.context_length, base.context_length);
             bail!(Usage(format!(
-                "--context-length is {is}, and the model {from} has {was}: a shorter context would change nothing here; --last keeps \
-                 the end of a prompt that is too long"
+                "--context-length is {is}, and the model {from} has {was}: a shorter context would change nothing \
+                 here; --last keeps the end of a prompt that is too long"
             )));
         }
         let tables = [base, &asked].map(|config| config.positions == Positions::Learned) == [false; 2];
@@ -268,8 +270,8 @@ impl ModelOptions {
             if !free {
                 let free = FREE.join(", --");
                 bail!(Usage(format!(
-                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: with the same weights you can \
-                     change --{free}, or --positions if they are not learned"
+                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: with the same \
+                     weights you can change --{free}, or --positions if they are not learned"
                 )));
             }
             said.push((format!("{name} {was}"), format!("{name} {value}")));
@@ -296,8 +298,8 @@ pub fn named<A: Axis + Send + Sync>() -> impl TypedValueParser<Value = A> {
 /// What tensors and axes are called by.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NotationOptions {
-    /// Name tensors and axes as a document does: s0 ("Notations"), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme),
-    /// llmc, transformerlens [default: limpid]
+    /// Name tensors and axes as a document does: s0 ("Notations"), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3
+    /// (decoder-readme), llmc, transformerlens [default: limpid]
     #[arg(long, value_name = "NAME", value_parser = parse_axis::<Notation>)]
     pub notation: Option<Notation>,
 }
@@ -425,8 +427,8 @@ pub fn threads(asked: Option<impl Into<usize>>) -> usize {
     threads
 }
 
-/// The flags of `verb` that may mend an error of the library, as text to put behind the error. Settings of a model that a format cannot
-/// express are flags of `train`.
+/// The flags of `verb` that may mend an error of the library, as text to put behind the error. Settings of a model that
+/// a format cannot express are flags of `train`.
 pub fn mending(error: &anyhow::Error, verb: &Command) -> String {
     let own = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let has = |flag: &str| names(verb).any(|known| known == flag);
@@ -532,8 +534,8 @@ pub struct Variable {
     pub word: String,
 }
 
-/// The command with the environment's values for flags of the typed verb that no table of settings has, and these. A variable does not
-/// stand beside a flag that was typed, if it is the same one or excludes it.
+/// The command with the environment's values for flags of the typed verb that no table of settings has, and these. A
+/// variable does not stand beside a flag that was typed, if it is the same one or excludes it.
 ///
 /// # Errors
 /// If a value is not UTF-8 that must be, or a switch's is neither true nor false.

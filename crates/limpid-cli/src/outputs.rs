@@ -1,7 +1,8 @@
 //! Where verbs write, and what they may replace there: one table and one rule for every output of every verb.
 //!
-//! No output replaces a file that its own command reads. Without --force, no output replaces a file that limpid did not write as the same
-//! kind of output, or becomes part of a model that lies there. limpid knows its own files by what is in them.
+//! No output replaces a file that its own command reads. Without --force, no output replaces a file that limpid did not
+//! write as the same kind of output, or becomes part of a model that lies there. limpid knows its own files by what is
+//! in them.
 
 use crate::models::{WEIGHTS, newest_folder};
 use anyhow::{Result, bail};
@@ -67,8 +68,9 @@ pub const OUTPUTS: &[(&str, &str, OutputKind)] = &[
 #[cfg(test)]
 #[rustfmt::skip]
 pub const INPUTS: &[&str] = &[
-    "adapter", "against", "api_key_file", "chat_template", "config", "data", "from", "inputs", "intervene", "lines", "mask_file", "model", "name", "path",
-    "place", "recipe", "record", "records", "resume", "run", "runs", "src", "tokenizer", "ui_dir",
+    "adapter", "against", "api_key_file", "chat_template", "config", "data", "from", "inputs", "intervene", "lines",
+    "mask_file", "model", "name", "path", "place", "recipe", "record", "records", "resume", "run", "runs", "src",
+    "tokenizer", "ui_dir",
 ];
 
 /// The flag `--force`, which [`check`] reads.
@@ -77,7 +79,8 @@ pub struct Force(pub bool);
 
 impl clap::Args for Force {
     fn augment_args(command: Command) -> Command {
-        let help = "Replace a file that limpid did not write as such an output; a file that the command reads is never replaced";
+        let help = "Replace a file that limpid did not write as such an output; a file that the command reads is \
+                    never replaced";
         command.arg(Arg::new("force").long("force").help(help).action(ArgAction::SetTrue))
     }
     fn augment_args_for_update(command: Command) -> Command {
@@ -156,7 +159,8 @@ fn is_text(arg: &Arg) -> bool {
     of == std::any::TypeId::of::<PathBuf>() || of == std::any::TypeId::of::<String>()
 }
 
-/// The files and folders that a value names: itself, as `@FILE` or a pattern, or inside of it, as in a list of steps and in a file of steps.
+/// The files and folders that a value names: itself, as `@FILE` or a pattern, or inside of it, as in a list of steps
+/// and in a file of steps.
 fn named(value: &OsStr, to: &mut Vec<PathBuf>) {
     let there = |path: &Path| path.exists().then(|| path.to_path_buf());
     to.extend(there(Path::new(value)));
@@ -274,7 +278,8 @@ impl OutputKind {
     }
 }
 
-/// Whether it is a list of directions as limpid writes it: on one line without blanks, each a vector that is added once.
+/// Whether it is a list of directions as limpid writes it: on one line without blanks, each a vector that is added
+/// once.
 fn is_steps(text: &str) -> bool {
     let own = |step: &Value| step["steer"].is_string() && step["by"] == 1 && step["add"]["vector"].is_array();
     let Ok(Value::Array(steps)) = serde_json::from_str(text) else { return false };

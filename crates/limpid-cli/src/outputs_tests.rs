@@ -8,7 +8,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A command for each row of [`OUTPUTS`], which writes to OUT and reads the other capitals: files and folders of [`files`].
+/// A command for each row of [`OUTPUTS`], which writes to OUT and reads the other capitals: files and folders of
+/// [`files`].
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("train", "out", "train --data TEXT --from MODEL --config SETTINGS --out OUT"),
     ("generate", "receipt", "generate MODEL --prompt @TEXT --receipt OUT"),

@@ -1,5 +1,5 @@
-//! Commands that messages, reports and help print are commands: each is collected from the sources of all crates and read as if it were typed.
-//! tests/command/printed.rs runs them, and walks.rs those of walks.
+//! Commands that messages, reports and help print are commands: each is collected from the sources of all crates and
+//! read as if it were typed. tests/command/printed.rs runs them, and walks.rs those of walks.
 
 #[path = "../tests/common/printed.rs"]
 mod printed;

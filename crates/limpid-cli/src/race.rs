@@ -1,8 +1,8 @@
 //! Races: tracks, as data (`tracks.json`), one run on a track, and its record, from which anybody can train again.
 //!
-//! A track fixes the text, its tokenizer and the target, so a loss in nats a token means the same in all of its records. A record has all
-//! that decides the bits of a run and a SHA-256 of its own fields, which finds edits; `limpid race verify` finds the rest by training.
-//! `verbs/race.rs` has the commands.
+//! A track fixes the text, its tokenizer and the target, so a loss in nats a token means the same in all of its
+//! records. A record has all that decides the bits of a run and a SHA-256 of its own fields, which finds edits; `limpid
+//! race verify` finds the rest by training. `verbs/race.rs` has the commands.
 
 use crate::options::Usage;
 use crate::training::step_flops;
@@ -82,8 +82,8 @@ impl RaceTrack {
         source
     }
 
-    /// Writes its tokens into a new folder, for another program: `train.bin` and `val.bin`, two bytes an id as nanoGPT has them,
-    /// `tokenizer.json`, and `track.json` with what a record needs. Returns how many tokens each part has.
+    /// Writes its tokens into a new folder, for another program: `train.bin` and `val.bin`, two bytes an id as nanoGPT
+    /// has them, `tokenizer.json`, and `track.json` with what a record needs. Returns how many tokens each part has.
     ///
     /// # Errors
     /// If the text cannot be read, or the folder exists or cannot be written.
@@ -93,7 +93,8 @@ impl RaceTrack {
         }
         let corpus = self.source(data, tuning).read()?;
         let facts = json!({
-            "name": self.name, "sha256": self.sha256, "target": self.target, "eval_every": self.eval_every, "tuning": tuning,
+            "name": self.name, "sha256": self.sha256, "target": self.target, "eval_every": self.eval_every,
+            "tuning": tuning,
             "parameters": self.parameters, "vocab_size": corpus.tokenizer.vocab_size(),
         });
         let two = |id: &u32| Some(u16::try_from(*id).ok()?.to_le_bytes());
@@ -231,8 +232,8 @@ impl RaceRecord {
     }
 }
 
-/// A setting of a record that is not the one which training used. One that an older record does not have is not compared, and neither is its
-/// `vocab_size` if it is the usual one: it was written before the text was read.
+/// A setting of a record that is not the one which training used. One that an older record does not have is not
+/// compared, and neither is its `vocab_size` if it is the usual one: it was written before the text was read.
 fn setting(what: &str, theirs: &Value, ours: &Value) -> Option<String> {
     let usual = Config::preset("nano").map(|usual| usual.vocab_size).ok();
     let unread = |key: &str, value: &Value| key == "vocab_size" && usual.is_some_and(|usual| *value == usual);
@@ -349,7 +350,8 @@ pub fn table(records: &[RaceRecord]) -> String {
     let mut records: Vec<&RaceRecord> = records.iter().filter(|record| !record.tuning).collect();
     records.sort_by(|a, b| a.track.cmp(&b.track).then(b.reached.cmp(&a.reached)).then(a.seconds.total_cmp(&b.seconds)));
     let mut out = String::from(
-        "| track | recipe | program | target | last loss | steps | seconds | TFLOPs | machine | verifiable |\n|---|---|---|---|---|---|---|---|---|---|\n",
+        "| track | recipe | program | target | last loss | steps | seconds | TFLOPs | machine | verifiable \
+         |\n|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for record in records {
         let last = record.losses.last().map_or("none".into(), |last| format!("{:.4}", last.loss));

@@ -5,8 +5,8 @@ use anyhow::{Error, Result};
 use limpid::train::{Ranks, Solo};
 use std::time::Duration;
 
-/// Which process a launcher says that this is, and how many it started: Open MPI's, MPICH's, Slurm's (which starts processes of
-/// programs that know of no MPI, too).
+/// Which process a launcher says that this is, and how many it started: Open MPI's, MPICH's, Slurm's (which starts
+/// processes of programs that know of no MPI, too).
 fn launched() -> Option<(usize, usize)> {
     let of = |name: &str| std::env::var(name).ok()?.parse().ok();
     let slurm = || Some((of("SLURM_PROCID")?, of("SLURM_STEP_NUM_TASKS").filter(|n| *n > 1)?));
@@ -14,7 +14,8 @@ fn launched() -> Option<(usize, usize)> {
     known.into_iter().find_map(|(rank, size)| Some((of(rank)?, of(size)?))).or_else(slurm)
 }
 
-/// Refuses what several processes were started for, though each would do all of it. Process 0 says so, and the others end.
+/// Refuses what several processes were started for, though each would do all of it. Process 0 says so, and the others
+/// end.
 fn refused(rank: usize, why: String) -> Error {
     if rank > 0 {
         std::thread::sleep(Duration::from_secs(2)); // a launcher ends the rest with the first that fails
@@ -29,8 +30,8 @@ pub fn alone(verb: &str) -> Result<()> {
         Some((rank, n)) if n > 1 => Err(refused(
             rank,
             format!(
-                "`limpid {verb}` runs in one process, and {n} were started, each of which would do all the work: start it without \
-                 mpirun or srun. Several processes are for `limpid train`"
+                "`limpid {verb}` runs in one process, and {n} were started, each of which would do all the work: \
+                 start it without mpirun or srun. Several processes are for `limpid train`"
             ),
         )),
         _ => Ok(()),
@@ -55,8 +56,9 @@ pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
         found => Err(refused(
             rank,
             format!(
-                "{n} processes were started, but the MPI that this limpid was built with sees {found}: they would train more than \
-                 one model into one folder. Start it with the mpirun of that MPI, or with srun --mpi=pmix"
+                "{n} processes were started, but the MPI that this limpid was built with sees {found}: they would \
+                 train more than one model into one folder. Start it with the mpirun of that MPI, or with srun \
+                 --mpi=pmix"
             ),
         )),
     }
@@ -68,9 +70,9 @@ pub fn join(_: u64) -> Result<Box<dyn Ranks>> {
         Some((rank, n)) if n > 1 => Err(refused(
             rank,
             format!(
-                "this limpid was built without MPI, so {n} processes would train {n} models into one folder: build it with MPI \
-                 (cargo build --release --features mpi; that needs mpicc and libclang, on Debian apt-get install libopenmpi-dev \
-                 openmpi-bin libclang-dev), or start one process"
+                "this limpid was built without MPI, so {n} processes would train {n} models into one folder: build it \
+                 with MPI (cargo build --release --features mpi; that needs mpicc and libclang, on Debian apt-get \
+                 install libopenmpi-dev openmpi-bin libclang-dev), or start one process"
             ),
         )),
         _ => Ok(Box::new(Solo)),

@@ -12,10 +12,14 @@ const HEAD: &str = "\
 
 `cargo xtask settings` writes this page; a test fails if it is stale.
 
-A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for example, is typed
-`--learning-rate 0.001`, written in a file as `learning_rate = 0.001`, and in the environment as `LIMPID_LEARNING_RATE=0.001`. Its
-other names work in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment overrides the file, and typed flags override both
-([training](training.md) has the details). An unknown flag or key is an error; an unknown `LIMPID_...` variable causes a warning.
+A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for \
+                    example, is typed
+`--learning-rate 0.001`, written in a file as `learning_rate = 0.001`, and in the environment as \
+                    `LIMPID_LEARNING_RATE=0.001`. Its
+other names work in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment overrides the file, and typed flags \
+                    override both
+([training](training.md) has the details). An unknown flag or key is an error; an unknown `LIMPID_...` variable causes \
+                    a warning.
 
 The defaults are those of the preset `nano`; other [presets](presets.md) have others.
 ";
@@ -43,8 +47,8 @@ fn page(cli: &Command) -> String {
     text += &section(
         &verbs,
         &recipe,
-        "What decides the numbers of a training. It is fixed for the whole run; when a run is resumed only `steps` may change, and only if \
-         the learning rates of the steps already done stay the same.",
+        "What decides the numbers of a training. It is fixed for the whole run; when a run is resumed only `steps` \
+         may change, and only if the learning rates of the steps already done stay the same.",
     );
     text += &section(&verbs, &options, "How a run is carried out. All of these may change when a run is resumed.");
     text += "\n## All other flags\n\n| flag | environment | verbs | what it is |\n|---|---|---|---|\n";

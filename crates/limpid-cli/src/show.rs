@@ -21,7 +21,8 @@ pub use limpid_base::units::{bytes, commas, count, duration};
 #[error("{0}")]
 pub struct Interrupted(pub &'static str);
 
-/// Text with its control characters spelled, as names from files may hold them: a terminal would obey. Lines and tabs stay.
+/// Text with its control characters spelled, as names from files may hold them: a terminal would obey. Lines and tabs
+/// stay.
 pub fn spelled(text: &str) -> Cow<'_, str> {
     let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(obeyed) {
@@ -234,7 +235,8 @@ pub fn padding(table: &PaddedTable) -> String {
     format!("`{tensor}` has {rows} rows, more than vocab_size: the rows after the first {read} are not read")
 }
 
-/// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room for words.
+/// Rows of label and value, labels padded; a value that is longer than a line goes on below itself, if there is room
+/// for words.
 pub fn pairs<L: AsRef<str>>(rows: &[(L, String)]) -> String {
     let width = rows.iter().map(|(label, _)| label.as_ref().chars().count()).max().unwrap_or(0);
     let most = table_width();

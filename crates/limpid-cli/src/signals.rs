@@ -29,8 +29,8 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// Set by each Ctrl-C at a terminal, for a caller that clears it again: there it ends an answer and not the program. Whatever else asks to stop
-/// ends the process, and so does Ctrl-C where stdin is no terminal.
+/// Set by each Ctrl-C at a terminal, for a caller that clears it again: there it ends an answer and not the program.
+/// Whatever else asks to stop ends the process, and so does Ctrl-C where stdin is no terminal.
 pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     let flag = asked.clone();
@@ -44,8 +44,8 @@ pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
-/// to be ignored.
+/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed,
+/// unless that is to be ignored.
 #[cfg(unix)]
 pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

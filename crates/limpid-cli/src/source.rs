@@ -48,8 +48,8 @@ pub fn read_file(path: &Path) -> Result<String> {
     Ok(limpid::data::read_text(path, HELD)?)
 }
 
-/// Calls `each` with every line of `input` and its place in `name`, until one is the last. `too_long` is told of a line of more than `most`
-/// bytes, behind its place.
+/// Calls `each` with every line of `input` and its place in `name`, until one is the last. `too_long` is told of a line
+/// of more than `most` bytes, behind its place.
 pub fn lines(
     input: &mut dyn BufRead,
     name: &str,
@@ -72,8 +72,8 @@ pub fn lines(
     Ok(())
 }
 
-/// `--prompt`: text, or `@FILE` or `-` for standard input, which end with a newline that is not meant: the last one of a
-/// file or pipe is no part of the prompt.
+/// `--prompt`: text, or `@FILE` or `-` for standard input, which end with a newline that is not meant: the last one of
+/// a file or pipe is no part of the prompt.
 pub fn prompt(given: &str) -> Result<String> {
     let mut text = match given {
         "-" => {

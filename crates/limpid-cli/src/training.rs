@@ -1,5 +1,5 @@
-//! The common part of `train`, `plan` and `check`: the flags that say what to train; what a training costs, and what would fit if it is
-//! too large.
+//! The common part of `train`, `plan` and `check`: the flags that say what to train; what a training costs, and what
+//! would fit if it is too large.
 
 use crate::machine::fits_text;
 use crate::options::{self, Asked, Flags, MachineOptions, Usage};
@@ -24,7 +24,8 @@ settings! {
     /// What only the command does for a training.
     #[derive(Clone, PartialEq, Debug)]
     pub struct ScreenSettings {
-        /// Run the learning-rate finder: short trainings at several rates, with the final loss of each. Nothing is written
+        /// Run the learning-rate finder: short trainings at several rates, with the final loss of each. Nothing is
+        /// written
         lr_find: bool = false, Setting::of("").also(&["find-rate", "find-lr"]).excludes(&["resume"]);
         /// Show live curves and numbers in the terminal; q saves and stops
         ui: bool = false, Setting::of("BOOL").common();
@@ -39,11 +40,13 @@ settings! {
     /// The processes around a training.
     #[derive(Clone, PartialEq, Debug)]
     pub struct ProcessSettings {
-        /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many seconds; 0 waits forever
+        /// With several processes (mpirun; docs/scale.md): stop all of them when one has not answered for this many
+        /// seconds; 0 waits forever
         timeout: u64 = 600, Setting::of("SECONDS").default_text("600");
-        /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest checkpoint [default of
-        /// HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
-        serve: Option<String> = None, Setting::of("HOST:PORT").common().alone("127.0.0.1:8080").excludes(&["lr_find", "recipe"]);
+        /// Serve the page of the run while it trains, as `serve --follow` does: its time-lapse (--probe), its newest
+        /// checkpoint [default of HOST:PORT: 127.0.0.1:8080; port 0 picks a free one]
+        serve: Option<String> = None,
+            Setting::of("HOST:PORT").common().alone("127.0.0.1:8080").excludes(&["lr_find", "recipe"]);
     }
 }
 impl Settings for ProcessSettings {}
@@ -193,7 +196,8 @@ pub fn length(plan: &TrainingPlan) -> Vec<String> {
         let few = match (fitted.validated, plan.corpus.validation.is_empty()) {
             (0, true) => "nothing is kept for validation".into(),
             (n, true) => format!(
-                "{} to validate on would be too few to judge by, so all of the text is trained on (--val-fraction keeps some)",
+                "{} to validate on would be too few to judge by, so all of the text is trained on (--val-fraction \
+                 keeps some)",
                 show::plural(n, "token")
             ),
             (n, false) => format!("{} to validate on are too few to judge by", show::plural(n, "token")),
@@ -203,10 +207,13 @@ pub fn length(plan: &TrainingPlan) -> Vec<String> {
     let times = if passes < 10.0 { format!("{passes:.1}") } else { show::commas(passes.round() as u64) };
     match plan.fitted.filter(|fitted| fitted.shorter) {
         Some(fitted) if fitted.judged && plan.options.patience > 0 => said.push(format!(
-            "a small text: at most {steps}, which pass over it {times} times (--steps for another number); training ends when {} find no lower loss",
+            "a small text: at most {steps}, which pass over it {times} times (--steps for another number); training \
+             ends when {} find no lower loss",
             show::plural(plan.options.patience, "validation")
         )),
-        Some(_) => said.push(format!("a small text: {steps}, which pass over it {times} times (--steps for another number)")),
+        Some(_) => {
+            said.push(format!("a small text: {steps}, which pass over it {times} times (--steps for another number)"))
+        }
         None if passes > MANY_PASSES => said.push(format!("{steps} pass over the text {times} times")),
         None => {}
     }
@@ -261,8 +268,8 @@ impl TooLarge {
     }
 }
 
-/// Whether a training is too large for the memory that is available, and what of it would fit: with more recomputed, fewer
-/// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
+/// Whether a training is too large for the memory that is available, and what of it would fit: with more recomputed,
+/// fewer sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
 pub fn too_large(plan: &TrainingPlan) -> Result<Option<TooLarge>> {
     let TrainingPlan { config, recipe, placement, .. } = plan;
     let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), placement) + plan.program;

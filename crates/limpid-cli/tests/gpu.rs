@@ -1,5 +1,5 @@
-//! The binary with the feature `gpu`, on whatever GPU there is; Mesa's software Vulkan will do. Without any, the tests say so and pass,
-//! or fail where `GPU_REQUIRED` is set.
+//! The binary with the feature `gpu`, on whatever GPU there is; Mesa's software Vulkan will do. Without any, the tests
+//! say so and pass, or fail where `GPU_REQUIRED` is set.
 #![cfg(feature = "gpu")]
 
 mod common;
@@ -60,14 +60,15 @@ fn doctor_proves_the_driver() {
     assert_eq!(way("linear", "forward in f16"), !gpus[0]["f16_matrices"].is_null());
 }
 
-/// A run that is begun on the GPU goes on on the processor, and its model answers alike on both; `auto` says what it took; `plan` counts
-/// what ops move.
+/// A run that is begun on the GPU goes on on the processor, and its model answers alike on both; `auto` says what it
+/// took; `plan` counts what ops move.
 #[test]
 fn a_model_is_trained_planned_and_used_on_a_gpu() {
     let Some((f, gpus)) = folder("gpu-trains") else { return };
     f.file("a.txt", "to be or not to be that is the question ".repeat(40));
     let train = format!(
-        "train --data a.txt --tokenizer char {SIZE} --sample 0 --threads 1 --steps 400 --learning-rate 0.01 --save-every 5 --out m"
+        "train --data a.txt --tokenizer char {SIZE} --sample 0 --threads 1 --steps 400 --learning-rate 0.01 \
+         --save-every 5 --out m"
     );
     let mut run = f.command(&format!("{train} --device gpu"));
     let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -108,7 +109,10 @@ fn a_gpu_serves_what_it_generates() {
     let Some((f, _)) = folder("gpu-serves") else { return };
     f.file("a.txt", "to be or not to be that is the question ".repeat(40));
     f.ok(&format!("train --data a.txt --tokenizer char {SIZE} --sample 0 --steps 30 --out m"));
-    let written = f.json("generate --model m --prompt 'to be' --max-tokens 9 --temperature 0.7 --seed 5 --num-samples 2 --overflow stop --json --device gpu");
+    let written = f.json(
+        "generate --model m --prompt 'to be' --max-tokens 9 --temperature 0.7 --seed 5 --num-samples 2 --overflow \
+         stop --json --device gpu",
+    );
     let served = Serving::start(&f, "--device gpu");
     let body = json!({ "prompt": "to be", "max_tokens": 9, "temperature": 0.7, "seed": 5, "n": 2 });
     let answers: Vec<Value> = std::thread::scope(|scope| {

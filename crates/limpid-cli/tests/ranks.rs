@@ -1,5 +1,6 @@
-//! Processes that MPI starts train one model: the same bytes for any number, after a pause with another number, after a crash; and
-//! what does not fit is said once. Needs `mpirun` and the feature: `cargo xtask ci`, and `cargo xtask sweep` for another MPI and every recipe.
+//! Processes that MPI starts train one model: the same bytes for any number, after a pause with another number, after a
+//! crash; and what does not fit is said once. Needs `mpirun` and the feature: `cargo xtask ci`, and `cargo xtask sweep`
+//! for another MPI and every recipe.
 #![cfg(feature = "mpi")]
 
 mod common;
@@ -85,7 +86,8 @@ const OPTIMIZERS: [&str; 4] =
 const OBJECTIVES: [&str; 5] = [
     "--data builtin:stories:100K --shared-blocks true --d-embed 24 --tied-head false",
     "--data builtin:stories:100K --tokenizer char --whole-documents true --cross-documents false",
-    "--data builtin:stories:100K --preset formulated-bert --n-layer 2 --d-model 128 --n-head 4 --d-ff 512 --context-length 64",
+    "--data builtin:stories:100K --preset formulated-bert --n-layer 2 --d-model 128 --n-head 4 --d-ff 512 \
+     --context-length 64",
     "--data chat.jsonl --context-length 64",
     "--data builtin:stories:100K --from base --lora 4",
 ];
@@ -99,7 +101,8 @@ const SWITCHES: [[&str; 2]; 6] = [
     ["", "--layer-stats-every 2"],
 ];
 
-/// Twenty recipes: each optimizer with each objective, and the switches such that every pair of any two choices is there.
+/// Twenty recipes: each optimizer with each objective, and the switches such that every pair of any two choices is
+/// there.
 fn recipes() -> Vec<String> {
     let chosen = |i: usize| {
         let (optimizer, objective) = (i % 4, i / 4);
@@ -147,8 +150,8 @@ fn any_number_of_processes_gives_the_same_bytes() {
     same_bytes("ranks", |i| vec![[2, 4, 8][i % 3]]);
 }
 
-const HOW: &str = "train --steps 12 --accumulate 8 --batch-size 1 --optimizer muon --ema 0.9 --dropout 0.1 --eval-every 4 \
-                   --eval-tokens 500 --save-every 4 --sample 0 --threads 1";
+const HOW: &str = "train --steps 12 --accumulate 8 --batch-size 1 --optimizer muon --ema 0.9 --dropout 0.1 \
+                   --eval-every 4 --eval-tokens 500 --save-every 4 --sample 0 --threads 1";
 
 /// A copy of a run.
 fn copy(f: &Folder, from: &str, to: &str) {
@@ -172,8 +175,8 @@ fn a_run_goes_on_with_any_number_of_processes() {
     }
 }
 
-/// A process is killed, whichever, at any moment: all end, and the run goes on to the same bytes, with another number of processes.
-/// `LIMPID_KILLS=20 LIMPID_SEED=7` says how often, and which draws.
+/// A process is killed, whichever, at any moment: all end, and the run goes on to the same bytes, with another number
+/// of processes. `LIMPID_KILLS=20 LIMPID_SEED=7` says how often, and which draws.
 #[test]
 fn a_process_that_is_killed_ends_all_and_the_run_goes_on() {
     let f = Folder::new("ranks-killed");
@@ -207,7 +210,8 @@ fn a_process_that_is_killed_ends_all_and_the_run_goes_on() {
         // Open MPI 4.1's launcher itself may wait for ever for a process that died while it joined
         let ended = end(job, Duration::from_secs(10)).0.status;
         println!(
-            "seed {seed}, run {i}: after {wait} ms process {victim:?} of {victims:?}, all ended {took:?} later: {ended}"
+            "seed {seed}, run {i}: after {wait} ms process {victim:?} of {victims:?}, all ended {took:?} later: \
+             {ended}"
         );
         assert!(none_waits, "the others wait");
         assert!(!struck || !ended.success() || f.0.join(&run).join("summary.json").exists());
@@ -327,8 +331,8 @@ fn what_one_process_lacks_is_said_once_with_its_number() {
     let said = fails(&output(start(&f, &[(1, LIMPID, &large), (1, "sh", &little)])));
     assert!(said.contains("process 1 of 2: ") && said.contains("memory"), "{said}");
 
-    // files of at most 2 MB (to MPICH, whose shared memory is a file, that is too little for anything): no state fits, and training
-    // goes on; the end says so
+    // files of at most 2 MB (to MPICH, whose shared memory is a file, that is too little for anything): no state fits,
+    // and training goes on; the end says so
     if is_open_mpi() {
         let full = shell("trap '' XFSZ; ulimit -f 4000", &format!("{how} --steps 6 --save-every 2 --out full"));
         let out = output(start(&f, &[(2, "sh", &full)]));

@@ -53,8 +53,7 @@ pub enum ConfigError {
     /// A narrow table cannot read what is as wide as the stream.
     #[error(
         "a tied head multiplies by the token table, which is d_embed {d_embed} wide, and reads d_model {d_model}: use \
-         head_transform \
-         true, which ends d_embed wide, or tied_head false"
+         head_transform true, which ends d_embed wide, or tied_head false"
     )]
     NarrowTiedHead {
         /// Width of the token table.
@@ -262,15 +261,16 @@ axis! {
         SinusoidalOneBased = "sinusoidal-one-based",
         /// RoPE: queries and keys rotated by their position (Su et al. 2021).
         Rotary = "rotary",
-        /// ALiBi: scores fall with the distance of query and key, in each head at a slope of its own (Press et al. 2022).
+        /// ALiBi: scores fall with the distance of query and key, in each head at a slope of its own (Press et al.
+        /// 2022).
         Alibi = "alibi",
         /// Not at all: only the mask tells a token from those before it.
         None = "none",
     }
 }
 axis! {
-    /// Which features of a head rotary positions turn together, in the order in which a model's files, names and tables have them. In
-    /// memory partners are neighbours always.
+    /// Which features of a head rotary positions turn together, in the order in which a model's files, names and tables
+    /// have them. In memory partners are neighbours always.
     RotaryPairs, "pairs of rotary positions" {
         /// Features 2i and 2i + 1: GPT-J, Cohere, GLM.
         Neighbours = "neighbours",
@@ -287,8 +287,8 @@ axis! {
         Pre = "pre",
         /// norm(x + f(x)): the first Transformer, GPT, BERT.
         Post = "post",
-        /// norm(x + attention(x)), then what the feed-forward network makes of it, without sum or norm: the block as "Zero-to-Hero"
-        /// writes it.
+        /// norm(x + attention(x)), then what the feed-forward network makes of it, without sum or norm: the block as
+        /// "Zero-to-Hero" writes it.
         PostAttention = "post-attention",
         /// x + norm(f(x)): OLMo 2.
         Branch = "branch",
@@ -406,11 +406,11 @@ axis! {
         Bands = "bands",
         /// By the pair's number, between those that rotate so often over the original context (YaRN, Peng et al. 2023).
         Yarn = "yarn",
-        /// Not at all up to `context_length`. Beyond, where limpid does not go, other programs raise the base with the length of
-        /// the text.
+        /// Not at all up to `context_length`. Beyond, where limpid does not go, other programs raise the base with the
+        /// length of the text.
         Dynamic = "dynamic",
-        /// Each pair by a factor of its own, from one list up to the original context and from another beyond (LongRoPE, Ding et
-        /// al. 2024).
+        /// Each pair by a factor of its own, from one list up to the original context and from another beyond
+        /// (LongRoPE, Ding et al. 2024).
         Longrope = "longrope",
     }
 }
@@ -514,7 +514,8 @@ impl Heads {
     }
 }
 
-/// Which blocks have something: a 1 or a 0 for each, repeated (`1`: all; `01`: every second; `111110`: all but every sixth).
+/// Which blocks have something: a 1 or a 0 for each, repeated (`1`: all; `01`: every second; `111110`: all but every
+/// sixth).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LayerPattern {
     bits: u64,
@@ -564,8 +565,8 @@ impl FromStr for LayerPattern {
 
 serde_as_text!(LayerPattern);
 
-/// A factor for each pair of features that rotary positions turn, in their order; at most 128. They are kept in place, so that a
-/// configuration stays plain data.
+/// A factor for each pair of features that rotary positions turn, in their order; at most 128. They are kept in place,
+/// so that a configuration stays plain data.
 #[derive(Clone, Copy, PartialEq)]
 pub struct PairFactors {
     len: usize,
@@ -628,9 +629,11 @@ settings! {
     pub struct RotaryScaling named "rotary_scaling_" {
         /// Factor by which rotary pairs rotate slower, for contexts longer than those trained on; 1 changes nothing.
         factor: f64 = 1.0, Setting::of("X").number(|x| x > 0.0 && x.is_finite(), "it must be above 0");
-        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's `low_freq_factor`).
+        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's
+        /// `low_freq_factor`).
         low: f64 = 1.0, Setting::of("N").number(|x| x > 0.0, "it must be above 0");
-        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's `high_freq_factor`).
+        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's
+        /// `high_freq_factor`).
         high: f64 = 4.0, Setting::of("N").number(|x| x > 0.0 && x.is_finite(), "it must be above rotary_scaling_low");
         /// Context length of the original training; 0 scales all pairs alike.
         context: usize = 0, Setting::of("T").count();
@@ -644,8 +647,8 @@ settings! {
         short: PairFactors = PairFactors::NONE, Setting::of("X,X,...").optional_in_files();
         /// How many times slower each pair rotates if context_length is longer (longrope).
         long: PairFactors = PairFactors::NONE, Setting::of("X,X,...").optional_in_files();
-        /// The model's context length in other programs, which switch to the other list beyond context_length (longrope); 0 for
-        /// context_length.
+        /// The model's context length in other programs, which switch to the other list beyond context_length
+        /// (longrope); 0 for context_length.
         reach: usize = 0, Setting::of("T").count().optional_in_files();
     }
 }
@@ -678,7 +681,8 @@ settings! {
         ]);
         /// Width of the residual stream.
         d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
-        /// Width of the token, position and segment tables, which a matrix projects to d_model, even if both are equal (ALBERT).
+        /// Width of the token, position and segment tables, which a matrix projects to d_model, even if both are equal
+        /// (ALBERT).
         d_embed: Option<usize> = None, Setting::of("E").size().default_text("d_model, and no projection")
             .optional_in_files().also(&["embedding-size"]);
         /// Attention heads; they divide `d_model` unless `d_head` is given.
@@ -710,7 +714,8 @@ settings! {
         rotary_dim: Option<usize> = None, Setting::of("N").size().default_text("d_head").optional_in_files();
         /// Blocks that rotate queries and keys: 1 or 0 for each, repeated.
         rotary_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").optional_in_files();
-        /// Which features of queries and keys rotate as pairs, in files and wherever they are shown; results do not depend on it.
+        /// Which features of queries and keys rotate as pairs, in files and wherever they are shown; results do not
+        /// depend on it.
         rotary_pairs: RotaryPairs = RotaryPairs::Neighbours, Setting::of("KIND").optional_in_files();
         /// Base of the rotary angles in blocks with a window, whose angles are then not scaled (Gemma 3).
         rotary_base_window: Option<f64> = None, Setting::of("X").above_zero().default_text("rotary_base")
@@ -763,7 +768,8 @@ settings! {
         qk_norm: QkNorm = QkNorm::None, Setting::of("KIND").optional_in_files();
         /// The activation function of the feed-forward network.
         activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
-        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
+        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu:
+        /// SwiGLU, Shazeer 2020).
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(|x| x.abs() <= 1e6, "it must be from -1e6 to 1e6");
@@ -784,7 +790,8 @@ settings! {
         /// Logits are bounded by this: cap tanh(logit / cap); 0 for no bound (Gemma 2).
         logits_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above 0").optional_in_files()
             .also(&["final-logit-softcapping"]);
-        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
+        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not
+        /// trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
         /// Tied weights: the head uses the token table instead of weights of its own.
         tied_head: bool = true, Setting::of("BOOL").also(&["tie-word-embeddings"]);
@@ -889,8 +896,8 @@ impl Config {
         if rotary { self.rotary_dim.unwrap_or(self.d_head()) } else { 0 }
     }
 
-    /// Base and scaling of the rotary angles of `block`, in which `short` is the list in force. One list is for all texts, because a
-    /// key is turned when it is stored, before anything says how long its text will be.
+    /// Base and scaling of the rotary angles of `block`, in which `short` is the list in force. One list is for all
+    /// texts, because a key is turned when it is stored, before anything says how long its text will be.
     pub fn rotary_angles_of(&self, block: usize) -> (f64, RotaryScaling) {
         let own = self.rotary_base_window.filter(|_| self.window_of(block) > 0);
         let s = self.rotary_scaling;

@@ -1,4 +1,5 @@
-//! The first tensor of a run that is not finite, by name: what a trainer asks whose loss is not a number, and a trace of whoever looks.
+//! The first tensor of a run that is not finite, by name: what a trainer asks whose loss is not a number, and a trace
+//! of whoever looks.
 
 use crate::backend::{self, Backend};
 use crate::model::Model;

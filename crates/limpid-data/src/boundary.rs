@@ -1,5 +1,5 @@
-//! Where a text may be cut in two: at the end of a paragraph, a line, a sentence or a word, but never inside a word or inside a character
-//! that consists of several code points.
+//! Where a text may be cut in two: at the end of a paragraph, a line, a sentence or a word, but never inside a word or
+//! inside a character that consists of several code points.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -8,9 +8,9 @@ const WORD: usize = 1 << 16;
 /// The same for scripts without blanks between words.
 const CLUSTER: usize = 1 << 12;
 
-/// The place nearest to `at` where `text` may be cut: the end of a paragraph at most `reach` bytes away, or else that of a line, or else
-/// that of a sentence; failing these, the nearest end of a word at any distance. It is never an end of the text, unless the text is a
-/// single character.
+/// The place nearest to `at` where `text` may be cut: the end of a paragraph at most `reach` bytes away, or else that
+/// of a line, or else that of a sentence; failing these, the nearest end of a word at any distance. It is never an end
+/// of the text, unless the text is a single character.
 pub fn boundary(text: &str, at: usize, reach: usize) -> usize {
     let nearest = |reach: usize, is: fn(&str, &str) -> bool| {
         let near = (0..=reach).flat_map(|d| [at.checked_sub(d), at.checked_add(d)]).flatten();

@@ -9,9 +9,9 @@
 //! In the tree.<|end|>
 //! ```
 //!
-//! The markers are text that every tokenizer can write; a tokenizer that has them as special tokens writes each as one token. The model
-//! learns to predict what an assistant says and the `<|end|>` after it, and nothing else. The text before an answer is encoded apart from
-//! the answer, as a prompt is when the model answers.
+//! The markers are text that every tokenizer can write; a tokenizer that has them as special tokens writes each as one
+//! token. The model learns to predict what an assistant says and the `<|end|>` after it, and nothing else. The text
+//! before an answer is encoded apart from the answer, as a prompt is when the model answers.
 
 use super::corpus_error::{CorpusError, Place};
 use super::message::FORMS;
@@ -28,7 +28,8 @@ pub const MARKERS: [&str; 4] = ["<|system|>", "<|user|>", "<|assistant|>", "<|en
 /// The marker after an answer.
 pub const END: &str = MARKERS[3];
 
-/// The template in Jinja: it writes [`Conversation::text`], and with `add_generation_prompt` the beginning of an answer.
+/// The template in Jinja: it writes [`Conversation::text`], and with `add_generation_prompt` the beginning of an
+/// answer.
 const TEMPLATE: &str = concat!(
     "{%- for message in messages -%}{{ '<|' + message['role'] + '|>\\n' + message['content'] }}",
     "{%- if message['role'] == 'assistant' -%}{{ '<|end|>' }}{%- endif -%}{{ '\\n' }}{%- endfor -%}",
@@ -49,7 +50,8 @@ pub fn is_template(text: &str) -> bool {
     text.strip_prefix(BEGIN).unwrap_or(text) == TEMPLATE
 }
 
-/// What [`template`] writes, with `bos` at the beginning of the text if the template says so, and with `asks` the beginning of an answer.
+/// What [`template`] writes, with `bos` at the beginning of the text if the template says so, and with `asks` the
+/// beginning of an answer.
 ///
 /// # Errors
 /// If a message contains a marker.
@@ -117,7 +119,8 @@ pub enum Fault {
     Long,
     /// It has none of the known forms.
     #[error(
-        "expected an object with `messages`, `conversations`, `prompt` and `completion`, or `instruction` and `output`, found {0}"
+        "expected an object with `messages`, `conversations`, `prompt` and `completion`, or `instruction` and \
+         `output`, found {0}"
     )]
     Form(String),
     /// A value has the wrong type.
@@ -175,8 +178,8 @@ pub enum Fault {
     },
     /// No character is left to mark the text of special tokens.
     #[error(
-        "the messages have the text of a special token, and all of the characters U+FDD0 to U+FDEF, one of which limpid then needs for \
-         itself: leave one out"
+        "the messages have the text of a special token, and all of the characters U+FDD0 to U+FDEF, one of which \
+         limpid then needs for itself: leave one out"
     )]
     Marks,
 }
@@ -205,7 +208,8 @@ pub struct Chat {
     pub left_out: crate::LeftOut,
 }
 
-/// Whether the first line, item or row of a file shows that the file holds conversations: an object with the keys of one of the forms.
+/// Whether the first line, item or row of a file shows that the file holds conversations: an object with the keys of
+/// one of the forms.
 pub fn is_chat(first: &str) -> bool {
     let object: Result<Map<String, Value>, _> = serde_json::from_str(first.trim_start_matches('\u{feff}'));
     object.is_ok_and(|object| form(&object).is_some())
@@ -252,8 +256,8 @@ impl Chat {
     }
 }
 
-/// Every conversation as a document, in which the answers are to be predicted. It begins with the token with which all texts of this
-/// tokenizer's model begin, if there is one.
+/// Every conversation as a document, in which the answers are to be predicted. It begins with the token with which all
+/// texts of this tokenizer's model begin, if there is one.
 ///
 /// # Errors
 /// If the tokenizer cannot encode a conversation.
@@ -273,8 +277,8 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
     Ok(Tokens::of_documents(ids, ends, Some(counted)))
 }
 
-/// The ids of `messages`; with `asks` up to where an answer to them begins. If a marker is a special token of the tokenizer, the same marker
-/// inside a message stays text.
+/// The ids of `messages`; with `asks` up to where an answer to them begins. If a marker is a special token of the
+/// tokenizer, the same marker inside a message stays text.
 ///
 /// # Errors
 /// If a message contains a marker that the tokenizer writes as text, or the tokenizer cannot encode a message.
@@ -312,7 +316,8 @@ fn specials(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
     MARKERS.into_iter().filter_map(|marker| Some((marker, tokenizer.special(marker)?))).collect()
 }
 
-/// The text of messages in parts, which are answers and the texts before them, and whether each part is an answer that is `learned`.
+/// The text of messages in parts, which are answers and the texts before them, and whether each part is an answer that
+/// is `learned`.
 fn parts(messages: &[Message], learned: &[bool]) -> Vec<(String, bool)> {
     let (mut parts, mut given) = (vec![], String::new());
     for (i, Message { role, content }) in messages.iter().enumerate() {
@@ -347,7 +352,8 @@ fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
     FORMS.into_iter().find(|keys| keys.iter().all(|key| object.contains_key(*key)))
 }
 
-/// Keys, of a conversation and of a message, whose content the model would have to read or write besides the messages' own.
+/// Keys, of a conversation and of a message, whose content the model would have to read or write besides the messages'
+/// own.
 const CARRIED: [&[&str]; 2] = [
     &["tools", "functions"],
     &[
@@ -637,7 +643,9 @@ mod tests {
     fn what_would_be_lost_is_refused_by_name() {
         for key in CARRIED[1] {
             let line = |value: Value| {
-                json!({ "messages": [{ "role": "user", "content": "Q" }, { "role": "assistant", "content": "A", *key: value }] }).to_string()
+                json!({ "messages": [{ "role": "user", "content": "Q" },
+                { "role": "assistant", "content": "A", *key: value }] })
+                .to_string()
             };
             for nothing in [Value::Null, json!(""), json!([]), json!({})] {
                 assert_eq!(one(&line(nothing)).messages.len(), 2);

@@ -56,7 +56,8 @@ impl fmt::Display for LeftOut {
 /// Why a name stands for no file.
 fn no_file(name: &str) -> &'static str {
     if name.starts_with("builtin:") {
-        "a built-in text is no file: only training and evaluation read it; `limpid data stories` writes the stories as one"
+        "a built-in text is no file: only training and evaluation read it; `limpid data stories` writes the stories as \
+         one"
     } else {
         "there is no such file or folder (or use builtin:stories)"
     }
@@ -81,7 +82,10 @@ pub enum CorpusError {
     #[error("{}: {}", .0, no_file(.0))]
     NotFound(String),
     /// A folder has no documents.
-    #[error("{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or .zst){left_out}", .path.display())]
+    #[error(
+        "{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or \
+         .zst){left_out}", .path.display()
+    )]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
@@ -116,8 +120,8 @@ pub enum CorpusError {
     },
     /// A document contains a byte that no text contains.
     #[error(
-        "{place} is not text but binary: byte {byte} is 0; take such bytes out, for example with `tr -d '\\000'`, or leave \
-         such documents out"
+        "{place} is not text but binary: byte {byte} is 0; take such bytes out, for example with `tr -d '\\000'`, or \
+         leave such documents out"
     )]
     Zero {
         /// The file, or the line of it.
@@ -127,8 +131,8 @@ pub enum CorpusError {
     },
     /// A line, item or row that would take too much memory.
     #[error(
-        "{place} is longer than the {limit} bytes that one document may have here: give it as a text file, which is read in \
-         parts, or leave such documents out"
+        "{place} is longer than the {limit} bytes that one document may have here: give it as a text file, which is \
+         read in parts, or leave such documents out"
     )]
     TooLong {
         /// Which.
@@ -184,7 +188,8 @@ pub enum CorpusError {
     },
     /// A prepared file whose bytes are not those that its checksum is of.
     #[error(
-        "{}: its checksum is {found}, the manifest says {wanted}: it was changed or damaged after it was prepared; prepare it \
+        "{}: its checksum is {found}, the manifest says {wanted}: it was changed or damaged after it was prepared; \
+         prepare it \
          again or take it from a copy; one that was changed on purpose is read without the check",
         .path.display()
     )]
@@ -211,7 +216,9 @@ pub enum CorpusError {
     #[error("{}: it is being prepared already: wait for that, or choose another folder", .0.display())]
     Busy(PathBuf),
     /// No thread to encode with.
-    #[error("cannot start a thread to encode with: {}; use fewer threads, or allow more memory and processes", system(.0))]
+    #[error(
+        "cannot start a thread to encode with: {}; use fewer threads, or allow more memory and processes", system(.0)
+    )]
     Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
     #[error("stopped; the same command resumes where it was")]

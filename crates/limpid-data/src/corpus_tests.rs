@@ -1,4 +1,5 @@
-//! Documents in, shards out: every kind of file, every kind of damage, interrupted anywhere, with any number of threads.
+//! Documents in, shards out: every kind of file, every kind of damage, interrupted anywhere, with any number of
+//! threads.
 
 use super::*;
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind as Learned};
@@ -142,8 +143,8 @@ fn padding_is_nothing_and_null_is_empty() {
     is_bad(&f, "o.jsonl", b"{\"text\":\"a\"}\n{\"id\":null}\n{\"text\":\"b\"}", "it has id", 2);
 }
 
-/// A file of which something is bad is an error that names it and says what; where bad documents are left out, `kept` others are read,
-/// and it is told.
+/// A file of which something is bad is an error that names it and says what; where bad documents are left out, `kept`
+/// others are read, and it is told.
 fn is_bad(f: &Folder, name: &str, bytes: &[u8], said: &str, kept: usize) {
     let path = f.file(name, bytes);
     let (_, errors, _) = documents(&path, "text", false);
@@ -370,7 +371,8 @@ fn lines_are_only_so_long() {
     }
     let (texts, errors, _) = documents(&f.file("e.jsonl", format!("\"{least}\"\n")), "text", false);
     assert!(errors.is_empty() && texts[0].len() == LONGEST - 3);
-    let fields = "{\"deep\":[[{\"text\":1}]],\"text\":\"a\",\"n\":1e999}\n{\"text\":{\"text\":\"b\"}}\n{\"text\":\"\",\"text\":\"c\"}";
+    let fields = "{\"deep\":[[{\"text\":1}]],\"text\":\"a\",\"n\":1e999}\n{\"text\":{\"text\":\"b\"}}\n{\"text\":\"\",\
+                  \"text\":\"c\"}";
     let (texts, _, read) = documents(&f.file("f.jsonl", fields), "text", true);
     assert!(texts == ["a", "c"] || texts == ["c"], "{texts:?}");
     assert!(

@@ -1,9 +1,10 @@
-//! Reads documents from files, one after the other, in bounded memory: text (each file is a document), JSON lines and arrays (each item
-//! is one), parquet (each row is one), all of them also in gzip or zstd, and standard input.
+//! Reads documents from files, one after the other, in bounded memory: text (each file is a document), JSON lines and
+//! arrays (each item is one), parquet (each row is one), all of them also in gzip or zstd, and standard input.
 //!
-//! A text file is read in units of at most [`UNIT`] bytes. It is cut before a line that begins with a letter or digit, where every
-//! tokenizer here cuts too; so a file can be larger than memory, and many threads can encode a long one. Every other document is one
-//! unit of at most [`LONGEST`] bytes. Reading therefore needs bounded memory, however much a file unpacks to. Read `encode` next.
+//! A text file is read in units of at most [`UNIT`] bytes. It is cut before a line that begins with a letter or digit,
+//! where every tokenizer here cuts too; so a file can be larger than memory, and many threads can encode a long one.
+//! Every other document is one unit of at most [`LONGEST`] bytes. Reading therefore needs bounded memory, however much
+//! a file unpacks to. Read `encode` next.
 
 use super::boundary::boundary;
 use super::checksum::{file_hash, hex};
@@ -55,13 +56,14 @@ pub struct DocumentReader {
 }
 
 impl DocumentReader {
-    /// The documents of `inputs`; in JSON and parquet, the text is in `field`. With `skip_bad`, documents that cannot be read are counted
-    /// and skipped.
+    /// The documents of `inputs`; in JSON and parquet, the text is in `field`. With `skip_bad`, documents that cannot
+    /// be read are counted and skipped.
     pub fn new(inputs: Vec<Input>, field: &str, skip_bad: bool) -> DocumentReader {
         DocumentReader { field: Some(field.into()), ..DocumentReader::items(inputs, skip_bad) }
     }
 
-    /// The lines, items and rows of `inputs` as they are, in JSON. A file of unknown format has lines, or an array of items.
+    /// The lines, items and rows of `inputs` as they are, in JSON. A file of unknown format has lines, or an array of
+    /// items.
     pub(super) fn items(inputs: Vec<Input>, skip_bad: bool) -> DocumentReader {
         DocumentReader { inputs, skip_bad, ..DocumentReader::default() }
     }
@@ -141,8 +143,8 @@ impl Iterator for DocumentReader {
 }
 
 impl DocumentReader {
-    /// The next unit of the current file; `Ok(None)` at its end, after which the next file is current. None after the last file. After a
-    /// bad line or row the next one follows; after a bad file, the next file.
+    /// The next unit of the current file; `Ok(None)` at its end, after which the next file is current. None after the
+    /// last file. After a bad line or row the next one follows; after a bad file, the next file.
     fn next_of_file(&mut self) -> Option<Result<Option<Unit>, CorpusError>> {
         let input = self.inputs.get(self.file)?;
         let opened = match self.reader.take() {
@@ -197,7 +199,8 @@ pub(super) fn first_item(input: &Input, stdin: Option<Arc<[u8]>>) -> Option<(Tex
     Some((input.kind, unit.text))
 }
 
-/// Checks that a unit is text: no text has a byte that is 0. (Here, `Unit::bytes` counts the bytes before it in its file.)
+/// Checks that a unit is text: no text has a byte that is 0. (Here, `Unit::bytes` counts the bytes before it in its
+/// file.)
 fn check_text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusError> {
     match unit.as_ref().and_then(|unit| Some((unit, unit.text.bytes().position(|b| b == 0)?))) {
         None => Ok(unit),
@@ -398,8 +401,8 @@ fn json(input: &Input, field: Option<&str>, number: u64, bytes: &[u8]) -> Result
     Ok(Unit { place: number, text, last: true, ..Unit::default() })
 }
 
-/// Reads the text of a field from a JSON value, or the value itself if it is a text, and holds nothing else of it. Without a field to look
-/// for, only a text will do.
+/// Reads the text of a field from a JSON value, or the value itself if it is a text, and holds nothing else of it.
+/// Without a field to look for, only a text will do.
 struct Field<'a>(Option<&'a str>);
 
 /// A value that has no text.
@@ -518,8 +521,8 @@ impl Text {
     }
 }
 
-/// Where a text longer than [`UNIT`] is cut: before a line that begins with a letter or digit, else before any line, else
-/// before a blank between letters, else at the end of a word or character.
+/// Where a text longer than [`UNIT`] is cut: before a line that begins with a letter or digit, else before any line,
+/// else before a blank between letters, else at the end of a word or character.
 fn cut(bytes: &[u8]) -> usize {
     if bytes.len() <= UNIT {
         return bytes.len();

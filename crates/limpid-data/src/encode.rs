@@ -1,6 +1,6 @@
-//! Encodes documents to ids on all cores, in order. Threads get jobs of a quarter of a megabyte, and the results are put back in order. At
-//! most a few jobs per thread are held in memory, with the text of those jobs or of one document. Threads share a document that is
-//! longer than a unit. The result does not depend on which thread did what.
+//! Encodes documents to ids on all cores, in order. Threads get jobs of a quarter of a megabyte, and the results are
+//! put back in order. At most a few jobs per thread are held in memory, with the text of those jobs or of one document.
+//! Threads share a document that is longer than a unit. The result does not depend on which thread did what.
 
 use super::corpus_error::CorpusError;
 use super::documents::UNIT;
@@ -27,8 +27,8 @@ pub struct Encoder<'a> {
     pub threads: usize,
 }
 
-/// Encodes `units` and passes each with its ids to `sink`, in order. Units that are not `wanted` get no ids. After the first error, of a
-/// unit or of the sink, nothing more is passed on; everything before it has been.
+/// Encodes `units` and passes each with its ids to `sink`, in order. Units that are not `wanted` get no ids. After the
+/// first error, of a unit or of the sink, nothing more is passed on; everything before it has been.
 ///
 /// # Errors
 /// The first error.

@@ -1,4 +1,5 @@
-//! Which files a name stands for, what each holds, and the unit in which `documents` and the readers of each format pass text on.
+//! Which files a name stands for, what each holds, and the unit in which `documents` and the readers of each format
+//! pass text on.
 
 use super::corpus_error::{CorpusError, LeftOut, Place, at, bad};
 use std::ffi::OsStr;
@@ -109,9 +110,10 @@ impl FoundFiles {
     }
 }
 
-/// The files that names stand for: a file, a folder (all files below it with a known extension, sorted), a pattern like `data/*.jsonl`,
-/// or `-`. A file that is named itself is text if its extension is unknown. As the `datasets` library does, folders and patterns leave out
-/// hidden files and folders, folders such as `__pycache__`, and the files that describe a dataset.
+/// The files that names stand for: a file, a folder (all files below it with a known extension, sorted), a pattern like
+/// `data/*.jsonl`, or `-`. A file that is named itself is text if its extension is unknown. As the `datasets` library
+/// does, folders and patterns leave out hidden files and folders, folders such as `__pycache__`, and the files that
+/// describe a dataset.
 ///
 /// # Errors
 /// If a name stands for nothing.
@@ -157,7 +159,8 @@ fn is_about(name: &OsStr) -> bool {
         .any(|about| name == *about)
 }
 
-/// Whether a pattern means a file that it fits: one that is hidden, or in a hidden folder, only where the pattern writes that part out.
+/// Whether a pattern means a file that it fits: one that is hidden, or in a hidden folder, only where the pattern
+/// writes that part out.
 fn is_asked(path: &Path, pattern: &Path) -> bool {
     let is_folder = path.is_dir();
     let apart = |path: &Path| {

@@ -1,7 +1,8 @@
-//! From text files to tokens. `documents` reads the files, `encode` turns them into ids, `prepare` writes the ids to `shards` and lists the
-//! shards in a `manifest`. Batches are made from [`Tokens`], which lie in memory or in shards. [`source`] finds a text by name, in any of
-//! these forms, and splits it for training. `stories` is the built-in corpus, `toys` are small examples, `chat` reads conversations, and
-//! `template` writes them in the form that other programs' models expect.
+//! From text files to tokens. `documents` reads the files, `encode` turns them into ids, `prepare` writes the ids to
+//! `shards` and lists the shards in a `manifest`. Batches are made from [`Tokens`], which lie in memory or in shards.
+//! [`source`] finds a text by name, in any of these forms, and splits it for training. `stories` is the built-in
+//! corpus, `toys` are small examples, `chat` reads conversations, and `template` writes them in the form that other
+//! programs' models expect.
 
 mod boundary;
 pub mod chat;
@@ -43,8 +44,8 @@ pub use tokens::{Tokens, text_bytes};
 pub enum DataError {
     /// The text is shorter than one window.
     #[error(
-        "the {what} has {found} tokens, but one window needs {wanted} (context_length {context} and the token after it): \
-         give more text, or use a context_length of {mend}"
+        "the {what} has {found} tokens, but one window needs {wanted} (context_length {context} and the token after \
+         it): give more text, or use a context_length of {mend}"
     )]
     TooShort {
         /// Which text.
@@ -79,7 +80,9 @@ pub enum DataError {
         found: usize,
     },
     /// A token is outside the model's vocabulary.
-    #[error("token {id} at position {position} is outside the model's vocabulary of {vocab_size} (0 to {})", .vocab_size - 1)]
+    #[error(
+        "token {id} at position {position} is outside the model's vocabulary of {vocab_size} (0 to {})", .vocab_size - 1
+    )]
     TokenRange {
         /// The id.
         id: u32,

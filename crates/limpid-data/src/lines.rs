@@ -2,8 +2,8 @@
 
 use std::io::{self, BufRead};
 
-/// Reads a line into `to`, its end too, and stops one byte beyond `most`, since a line that is too long may have no end. Returns how many
-/// bytes were read: 0 at the end of the source, more than `to` got if the line is too long.
+/// Reads a line into `to`, its end too, and stops one byte beyond `most`, since a line that is too long may have no
+/// end. Returns how many bytes were read: 0 at the end of the source, more than `to` got if the line is too long.
 ///
 /// # Errors
 /// If the source fails.

@@ -1,5 +1,6 @@
-//! `manifest.json` of a folder of shards: what the shards were made from, with which tokenizer, and which files the folder must hold. It
-//! is written again after each shard, so it also records how far an interrupted `prepare` has come.
+//! `manifest.json` of a folder of shards: what the shards were made from, with which tokenizer, and which files the
+//! folder must hold. It is written again after each shard, so it also records how far an interrupted `prepare` has
+//! come.
 
 use super::checksum::{file_hash, hex, same};
 use super::corpus_error::{CorpusError, at, bad};
@@ -233,7 +234,8 @@ impl Manifest {
         self.settings.tokenizer_xxh3 == tokenizer_hash(tokenizer) || known(tokenizer.name())
     }
 
-    /// The tokens of a part, mapped; their sizes are held against the manifest, and where `verified` is asked for their checksums.
+    /// The tokens of a part, mapped; their sizes are held against the manifest, and where `verified` is asked for their
+    /// checksums.
     ///
     /// # Errors
     /// Names the shard that is missing, was changed or cut short.

@@ -1,6 +1,6 @@
 //! The rows of a parquet file: one column of text, or all columns as JSON, page by page and row by row. The crate
-//! `parquet` reads metadata, pages and values. Pages are unpacked here, where none can become larger than [`PAGE`]. If a damaged file makes
-//! that crate panic, the panic becomes an error of that file.
+//! `parquet` reads metadata, pages and values. Pages are unpacked here, where none can become larger than [`PAGE`]. If
+//! a damaged file makes that crate panic, the panic becomes an error of that file.
 
 use super::corpus_error::{CorpusError, at, bad};
 use super::inputs::{Input, LONGEST, Unit};
@@ -83,8 +83,8 @@ fn guarded<T>(input: &Input, work: impl FnOnce() -> Parquet<T>) -> Result<T, Cor
 }
 
 impl Rows {
-    /// Opens `input`, which must be a file: parquet is not read from its beginning to its end. Rows are the texts of a column, or without
-    /// one all columns as JSON.
+    /// Opens `input`, which must be a file: parquet is not read from its beginning to its end. Rows are the texts of a
+    /// column, or without one all columns as JSON.
     pub fn open(input: &Input, column: Option<&str>) -> Result<Rows, CorpusError> {
         let (file, metadata) = open(input)?;
         let known = metadata.file_metadata().schema_descr().columns();
@@ -216,7 +216,8 @@ fn object(row: &Row) -> Value {
     row.get_column_iter().map(|(name, field)| (name.clone(), json(field))).collect()
 }
 
-/// A value of a row: texts, numbers and truth values, and what is made of them. Of other types it is their text; of bytes, nothing.
+/// A value of a row: texts, numbers and truth values, and what is made of them. Of other types it is their text; of
+/// bytes, nothing.
 fn json(field: &Field) -> Value {
     match field {
         Field::Null | Field::Bytes(_) => Value::Null,

@@ -1,8 +1,9 @@
 //! Turns documents into shards: streamed, on all cores, with the same bytes however often it is interrupted.
 //!
-//! Every unit that is read has a number. The units' numbers, sizes and texts decide everything: the part that a unit goes to, and where
-//! shards end. An interrupted `prepare` reads all documents again, which is many times quicker than encoding them. It encodes only those
-//! that are in no finished shard, and checks the text that it passes over against the manifest.
+//! Every unit that is read has a number. The units' numbers, sizes and texts decide everything: the part that a unit
+//! goes to, and where shards end. An interrupted `prepare` reads all documents again, which is many times quicker than
+//! encoding them. It encodes only those that are in no finished shard, and checks the text that it passes over against
+//! the manifest.
 
 use super::checksum::{file_hash, hex, stream_hash};
 use super::corpus_error::{CorpusError, at, bad};
@@ -71,12 +72,12 @@ struct About {
     text: u64,
 }
 
-/// Prepares `plan` in the folder `out`, or continues there. `tell` gets the progress after every unit and says whether to continue. Returns
-/// the manifest, and what was wrong with the first few documents that were left out.
+/// Prepares `plan` in the folder `out`, or continues there. `tell` gets the progress after every unit and says whether
+/// to continue. Returns the manifest, and what was wrong with the first few documents that were left out.
 ///
 /// # Errors
-/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else, another process prepares it, the files
-/// have changed since, or the file system fails. Finished shards are kept.
+/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else, another process prepares
+/// it, the files have changed since, or the file system fails. Finished shards are kept.
 pub fn prepare(
     plan: &Plan,
     out: &Path,
@@ -256,7 +257,8 @@ impl Iterator for NumberedUnits<'_> {
         let text = self.hash.digest();
         if let Some((_, was)) = self.reached.iter().find(|(until, was)| *until == self.number && *was != hex(text)) {
             let what = format!(
-                "the text before it gives {}, it was {was}: the file or one before it was changed since; remove the folder to begin again",
+                "the text before it gives {}, it was {was}: the file or one before it was changed since; remove the \
+                 folder to begin again",
                 hex(text)
             );
             return Some(Err(bad(&self.plan.inputs[unit.file].path, what)));
@@ -301,8 +303,8 @@ fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
         };
         if found != *was {
             let what = format!(
-                "it was changed since it was prepared: its checksum was {was} and is {found}; remove the folder to begin \
-                 again, or choose another"
+                "it was changed since it was prepared: its checksum was {was} and is {found}; remove the folder to \
+                 begin again, or choose another"
             );
             return Err(bad(&input.path, what));
         }

@@ -1,7 +1,8 @@
 //! Keeps the text of messages text, when a template mixes it with special tokens.
 //!
-//! A template writes special tokens and messages into one text. If a message contains the text of a special token, a mark is put before
-//! it: a character that occurs neither in the messages nor in the template. After a mark in the template's output, no token begins.
+//! A template writes special tokens and messages into one text. If a message contains the text of a special token, a
+//! mark is put before it: a character that occurs neither in the messages nor in the template. After a mark in the
+//! template's output, no token begins.
 
 use super::message::Message;
 use limpid_tokenizer::TextPart;
@@ -80,8 +81,8 @@ impl<'a> Quote<'a> {
         parts
     }
 
-    /// The first message, from 1, whose text became a special token after all, and that token. This happens if a vocabulary has special
-    /// tokens among its words. `ids` are those of the `parts`.
+    /// The first message, from 1, whose text became a special token after all, and that token. This happens if a
+    /// vocabulary has special tokens among its words. `ids` are those of the `parts`.
     pub fn unquotable(
         &self,
         parts: &[TextPart],

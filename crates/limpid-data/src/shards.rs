@@ -1,12 +1,13 @@
-//! Shards: files of token ids, mapped. The format is llm.c's: 256 whole numbers of 32 bits, of which the first three say
-//! what it is, which version, and how many ids follow.
+//! Shards: files of token ids, mapped. The format is llm.c's: 256 whole numbers of 32 bits, of which the first three
+//! say what it is, which version, and how many ids follow.
 //!
 //! | ids | magic | version | width | |
 //! |---|---|---|---|---|
 //! | below 65,536 | 20240520 | 1 | 16 bits | llm.c's GPT-2 shards |
 //! | any | 20240801 | 7 | 32 bits | llm.c's Llama 3 shards |
 //!
-//! All numbers are little-endian. Beside `NAME.bin` lies `NAME.idx`: where documents end in it, as 64-bit offsets in ids.
+//! All numbers are little-endian. Beside `NAME.bin` lies `NAME.idx`: where documents end in it, as 64-bit offsets in
+//! ids.
 
 use super::checksum::{hex, same};
 use super::corpus_error::{CorpusError, at, bad};
@@ -35,8 +36,8 @@ pub(super) fn header(wide: bool, ids: u32) -> [u8; START] {
 /// Maps a file of a prepared folder.
 #[allow(unsafe_code)] // what the map asks for, `Shard::open` asks for
 fn mapped(path: &Path) -> Result<Map, CorpusError> {
-    // SAFETY: `data prepare` writes a file once and never into one that is there; `Shard::open` asks the same of others, and batches
-    // find with `Map::check` who does.
+    // SAFETY: `data prepare` writes a file once and never into one that is there; `Shard::open` asks the same of
+    // others, and batches find with `Map::check` who does.
     at(path, unsafe { Map::open(path) })
 }
 
@@ -67,8 +68,8 @@ impl Shard {
         Shard { len: ids.len(), ids: Ids::Held(ids.into()), first: 0, ends: Ends::Held(ends) }
     }
 
-    /// Opens a shard. Where documents end is read from `index`; without one, none does. The files are read in place, so nobody may
-    /// write into them meanwhile; replace them by renaming others.
+    /// Opens a shard. Where documents end is read from `index`; without one, none does. The files are read in place, so
+    /// nobody may write into them meanwhile; replace them by renaming others.
     ///
     /// # Errors
     /// If a file cannot be read, is no shard, or is longer or shorter than its header says.
@@ -76,7 +77,8 @@ impl Shard {
         let map = mapped(path)?;
         let number = |i: usize| map.get(4 * i..4 * i + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         let Some(form) = FORMS.iter().position(|f| map.len() >= START && f.0 == number(0)) else {
-            let what = "it is not a shard of tokens: a shard begins with 20240520 (ids of 16 bits) or 20240801 (32) and a header of 1024 bytes";
+            let what = "it is not a shard of tokens: a shard begins with 20240520 (ids of 16 bits) or 20240801 (32) \
+                        and a header of 1024 bytes";
             return Err(bad(path, what));
         };
         let (_, version, width) = FORMS[form];

@@ -1,9 +1,9 @@
-//! Turns a text, given by name, into tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, and the
-//! built-in texts.
+//! Turns a text, given by name, into tokens: files and folders of documents, prepared folders, llm.c's shards,
+//! conversations, and the built-in texts.
 //!
-//! A [`TextSource`] names a text and says how to read it. [`TextSource::read`] returns a [`Corpus`]: ids to train on and ids to validate
-//! on. The command line reads and splits texts with it, and so can a program. `documents`, `encode`, `manifest` and `shards` do the
-//! work.
+//! A [`TextSource`] names a text and says how to read it. [`TextSource::read`] returns a [`Corpus`]: ids to train on
+//! and ids to validate on. The command line reads and splits texts with it, and so can a program. `documents`,
+//! `encode`, `manifest` and `shards` do the work.
 
 use crate::chat::{self, Chat, Conversation};
 use crate::corpus_error::bad;
@@ -61,7 +61,8 @@ pub enum SourceError {
     },
     /// A corpus that is not built in.
     #[error(
-        "unknown built-in corpus `{}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MiB of it), and of the documents' \
+        "unknown built-in corpus `{}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MiB of it), and of \
+         the documents' \
          examples {}", .0, toys()
     )]
     BuiltIn(String),
@@ -70,8 +71,8 @@ pub enum SourceError {
     Size(String),
     /// More text than is held.
     #[error(
-        "{name} has more than {} of text, the most that is held in memory: prepare it once as shards of tokens, then train on \
-         those",
+        "{name} has more than {} of text, the most that is held in memory: prepare it once as shards of tokens, then \
+         train on those",
         units::bytes(HELD)
     )]
     Large {
@@ -170,8 +171,9 @@ pub struct Corpus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TextSource {
-    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of [`prepare`](crate::prepare), llm.c's
-    /// .bin, `-` for standard input, `builtin:stories` or `builtin:stories:SIZE`, `builtin:` and the name of a [`Toy`].
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of
+    /// [`prepare`](crate::prepare), llm.c's .bin, `-` for standard input, `builtin:stories` or `builtin:stories:SIZE`,
+    /// `builtin:` and the name of a [`Toy`].
     pub name: String,
     /// The tokenizer's name or file: see [`Tokenizer::for_texts`].
     pub tokenizer: Option<String>,
@@ -185,10 +187,11 @@ pub struct TextSource {
     pub added: Vec<String>,
     /// Share of the text for validation: at least 0 and less than 1.
     pub val_fraction: f64,
-    /// Whether to validate on a text for tuning, which leaves the validation text unread: other stories, or the same share of the
-    /// training text, which is then not trained on. For documents in memory and files of text.
+    /// Whether to validate on a text for tuning, which leaves the validation text unread: other stories, or the same
+    /// share of the training text, which is then not trained on. For documents in memory and files of text.
     pub tuning: bool,
-    /// The field that holds the text in JSON and parquet, if it is not `text`; standard input is then read as JSON lines.
+    /// The field that holds the text in JSON and parquet, if it is not `text`; standard input is then read as JSON
+    /// lines.
     pub field: Option<String>,
     /// Whether documents that cannot be read are skipped.
     pub skip_bad: bool,
@@ -205,7 +208,8 @@ pub struct TextSource {
 }
 
 impl TextSource {
-    /// A text by name. By default, byte pairs are learned from it, a tenth is kept for validation, and one thread encodes.
+    /// A text by name. By default, byte pairs are learned from it, a tenth is kept for validation, and one thread
+    /// encodes.
     pub fn new(name: impl Into<String>) -> TextSource {
         TextSource {
             name: name.into(),
@@ -260,8 +264,8 @@ impl TextSource {
         Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })
     }
 
-    /// All of the text, for evaluation, in the tokens of `tokenizer`. For the built-in stories these are stories that no training has seen;
-    /// for a prepared folder, its validation part if it has one.
+    /// All of the text, for evaluation, in the tokens of `tokenizer`. For the built-in stories these are stories that
+    /// no training has seen; for a prepared folder, its validation part if it has one.
     ///
     /// # Errors
     /// As [`TextSource::read`].
@@ -282,7 +286,8 @@ impl TextSource {
         Ok((tokens, found.about))
     }
 
-    /// Its conversations, if files (or standard input) begin with one and no field is named. The last of them are kept for validation.
+    /// Its conversations, if files (or standard input) begin with one and no field is named. The last of them are kept
+    /// for validation.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -299,8 +304,8 @@ impl TextSource {
         Ok(Some(Conversations { name: self.name.clone(), all, train }))
     }
 
-    /// Gives `each` one conversation after the other, with the bytes of its JSON, if files (or standard input) begin with one and no field is
-    /// named. What is returned says what was skipped.
+    /// Gives `each` one conversation after the other, with the bytes of its JSON, if files (or standard input) begin
+    /// with one and no field is named. What is returned says what was skipped.
     ///
     /// # Errors
     /// If one cannot be read, or `each` fails.
@@ -350,7 +355,8 @@ impl TextSource {
             return Ok(None);
         }
         if let Some(path) = text {
-            let what = "it is text, and there are conversations beside it: name those alone, with a pattern like 'FOLDER/*.jsonl'";
+            let what = "it is text, and there are conversations beside it: name those alone, with a pattern like \
+                        'FOLDER/*.jsonl'";
             return Err(bad(&path, what).into());
         }
         Ok(Some(FoundFiles { inputs, ..found }))
@@ -628,8 +634,8 @@ fn split_shards(shards: Vec<Shard>, fraction: f64, tokenizer: &Tokenizer) -> Res
     Ok((train, validation))
 }
 
-/// The place nearest to `at` where tokens may be cut: the end of a document within a tenth of the validation part, or else a place
-/// between words.
+/// The place nearest to `at` where tokens may be cut: the end of a document within a tenth of the validation part, or
+/// else a place between words.
 fn good_cut(tokens: &Tokens, at: usize, tokenizer: &Tokenizer) -> Result<usize> {
     let (end, len) = (tokenizer.end_of_text(), tokens.len());
     let near = |reach: usize| (0..=reach).flat_map(move |d| [at.checked_sub(d), Some(at + d)]).flatten();
@@ -647,8 +653,8 @@ fn good_cut(tokens: &Tokens, at: usize, tokenizer: &Tokenizer) -> Result<usize> 
     Ok(at)
 }
 
-/// Splits documents for training and validation. Many documents are dealt out at random. Of a few, the end of the text that they make up is
-/// kept: from the end of a document if one is near, or else from a place where a text may be cut.
+/// Splits documents for training and validation. Many documents are dealt out at random. Of a few, the end of the text
+/// that they make up is kept: from the end of a document if one is near, or else from a place where a text may be cut.
 fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec<String>) {
     if fraction == 0.0 {
         return (all, vec![]);
@@ -681,7 +687,8 @@ fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec
     (all, validation)
 }
 
-/// Encodes documents, one after the other. The tokenizer's end of text stands between them, or a newline if it has none.
+/// Encodes documents, one after the other. The tokenizer's end of text stands between them, or a newline if it has
+/// none.
 fn tokens(documents: Vec<String>, encoder: Encoder) -> Result<Tokens> {
     let (end, count) = (encoder.tokenizer.end_of_text(), documents.len());
     let (mut ids, mut ends) = (vec![], vec![]);
@@ -715,8 +722,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Finds the files that `names` stand for. In JSON and parquet the text is in `field`; if a field is named, standard input is read as
-    /// JSON lines.
+    /// Finds the files that `names` stand for. In JSON and parquet the text is in `field`; if a field is named,
+    /// standard input is read as JSON lines.
     ///
     /// # Errors
     /// If a name stands for nothing.
@@ -784,7 +791,8 @@ impl Conversations {
         markers
     }
 
-    /// The conversations as tokens of the tokenizer that `source` names, written by another program's `template` or by limpid's own.
+    /// The conversations as tokens of the tokenizer that `source` names, written by another program's `template` or by
+    /// limpid's own.
     ///
     /// # Errors
     /// If they do not fit the tokenizer or the template.
@@ -894,7 +902,8 @@ mod tests {
         ids
     }
 
-    /// The text of a special token in a document is the token, or text like any other; what stands between documents is a token.
+    /// The text of a special token in a document is the token, or text like any other; what stands between documents is
+    /// a token.
     #[test]
     fn special_tokens_in_documents_are_tokens_or_text() {
         let path = std::env::temp_dir().join(format!("limpid-specials-{}.jsonl", std::process::id()));
@@ -1000,8 +1009,8 @@ mod tests {
         std::fs::remove_dir_all(folder).unwrap();
     }
 
-    /// R029 to R031; G01, G11, G16: the documents' examples have their ids and end where they end, with the tokenizer that is theirs or the
-    /// one that is asked for.
+    /// R029 to R031; G01, G11, G16: the documents' examples have their ids and end where they end, with the tokenizer
+    /// that is theirs or the one that is asked for.
     #[test]
     fn the_documents_examples_bring_their_tokenizers() {
         let source = |name: &str| {

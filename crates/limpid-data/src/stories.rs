@@ -1,10 +1,11 @@
-//! `builtin:stories`, a corpus that needs no download: small English stories from a probabilistic grammar, with the exact
-//! log-probability of every story. People, pronouns, objects, places and outcomes agree across sentences. The mean of
-//! `-log_probability` is the entropy: no model can reach a lower loss.
+//! `builtin:stories`, a corpus that needs no download: small English stories from a probabilistic grammar, with the
+//! exact log-probability of every story. People, pronouns, objects, places and outcomes agree across sentences. The
+//! mean of `-log_probability` is the entropy: no model can reach a lower loss.
 //!
-//! [`GRAMMAR`] is text (stories.txt), compiled once. A `Walk` steps through it and leaves the choices to its caller: a seed
-//! ([`Stories`]), a given text ([`log_probability`]), or, in the tests, all choices in turn. The recogniser sums over all derivations of
-//! a text. The tests find exactly one for every story tried, so the probability that the generator adds up is that of the text.
+//! [`GRAMMAR`] is text (stories.txt), compiled once. A `Walk` steps through it and leaves the choices to its caller: a
+//! seed ([`Stories`]), a given text ([`log_probability`]), or, in the tests, all choices in turn. The recogniser sums
+//! over all derivations of a text. The tests find exactly one for every story tried, so the probability that the
+//! generator adds up is that of the text.
 
 use limpid_base::random::mix;
 use std::collections::HashMap;
@@ -446,7 +447,8 @@ impl Walk {
         }
     }
 
-    /// Appends the text up to the next choice to `text`, in which the story begins at `start`. None at the end of the story.
+    /// Appends the text up to the next choice to `text`, in which the story begins at `start`. None at the end of the
+    /// story.
     fn write_to_choice(&mut self, grammar: &Grammar, text: &mut String, start: usize) -> Option<Choice> {
         loop {
             debug_assert!(self.depth < DEPTH, "holes nest too deep after {text:?}");
@@ -600,8 +602,8 @@ mod tests {
 
     #[test]
     fn a_small_grammar_by_hand() {
-        let source = "boy [m]: 2 Tom | Ben\ngirl [f]: Ann\nname: =boy | =girl\nhe.m: he\nhe.f: she\nvery: 3 _ | very\n\
-            s: <A:name> met <B:name!A>. \"<^he@A> was <very> glad,\" said <B>.";
+        let source = "boy [m]: 2 Tom | Ben\ngirl [f]: Ann\nname: =boy | =girl\nhe.m: he\nhe.f: she\nvery: 3 _ | \
+                      very\ns: <A:name> met <B:name!A>. \"<^he@A> was <very> glad,\" said <B>.";
         let grammar = Grammar::compile(source, "s");
         let (texts, derivations) = all_texts(&grammar, grammar.start, 1000).unwrap();
         assert_eq!((texts.len(), derivations), (12, 12));

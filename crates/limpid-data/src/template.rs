@@ -1,8 +1,9 @@
-//! Chat templates: how a model's conversations become text. A template is in the model's files, in Jinja, and runs as in transformers.
+//! Chat templates: how a model's conversations become text. A template is in the model's files, in Jinja, and runs as
+//! in transformers.
 //!
-//! limpid's own template needs no interpreter: [`chat`] writes it, so limpid's models answer even without the feature `templates`. Any
-//! other template is a program from a file, so its steps, its time, its memory (a step pays for 64 bytes), its depth and its values are
-//! bounded (`held`). Templates that use `tools` or `documents` find none.
+//! limpid's own template needs no interpreter: [`chat`] writes it, so limpid's models answer even without the feature
+//! `templates`. Any other template is a program from a file, so its steps, its time, its memory (a step pays for 64
+//! bytes), its depth and its values are bounded (`held`). Templates that use `tools` or `documents` find none.
 
 use super::chat::{self, ChatError, Conversation, Fault, MARKERS, Message, Role};
 use super::quote::Quote;
@@ -40,7 +41,8 @@ pub enum TemplateError {
     Endless,
     /// A message contains a special token that would be read as one.
     #[error(
-        "message {message} contains {token}, a special token that this tokenizer cannot write as text: it would be read as one"
+        "message {message} contains {token}, a special token that this tokenizer cannot write as text: it would be \
+         read as one"
     )]
     Special {
         /// Which message, from 1.
@@ -83,8 +85,8 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for TemplateTokens {
 }
 
 impl TemplateTokens {
-    /// The tokens that the files beside a tokenizer name, as in transformers. If they name none: the tokens that begin and end a text, and
-    /// one that fills up batches.
+    /// The tokens that the files beside a tokenizer name, as in transformers. If they name none: the tokens that begin
+    /// and end a text, and one that fills up batches.
     pub fn new(tokenizer: &Tokenizer) -> TemplateTokens {
         if !tokenizer.named_roles().is_empty() {
             return tokenizer.named_roles().iter().cloned().collect();
@@ -101,8 +103,8 @@ impl TemplateTokens {
     }
 }
 
-/// The most steps of a template, checks of its values included. Every 64 bytes that it makes count as a step, so this bounds its memory
-/// too, to 128 MiB.
+/// The most steps of a template, checks of its values included. Every 64 bytes that it makes count as a step, so this
+/// bounds its memory too, to 128 MiB.
 const STEPS: u64 = 1 << 21;
 
 /// How the conversations of a model are written. Cheap to clone.
@@ -155,8 +157,8 @@ impl ChatTemplate {
         })
     }
 
-    /// The same at a time, in seconds of UTC since 1970, for templates that write the date (`strftime_now`). Without a time, such a template
-    /// writes a date of its own or fails.
+    /// The same at a time, in seconds of UTC since 1970, for templates that write the date (`strftime_now`). Without a
+    /// time, such a template writes a date of its own or fails.
     #[must_use]
     pub fn at(&self, now: i64) -> ChatTemplate {
         ChatTemplate { now: Some(now), ..self.clone() }
@@ -180,8 +182,8 @@ impl ChatTemplate {
         Ok(chat::written(&self.source, bos, messages, add_generation_prompt)?)
     }
 
-    /// What it writes around messages that looks like a special token (`<|im_start|>`, `[INST]`), in the order in which it is written: a
-    /// tokenizer that is learned for it has each as one token.
+    /// What it writes around messages that looks like a special token (`<|im_start|>`, `[INST]`), in the order in which
+    /// it is written: a tokenizer that is learned for it has each as one token.
     pub fn markers(&self) -> Vec<String> {
         use Role::{Assistant, System, User};
         let talks: [&[Role]; 3] = [&[User, Assistant], &[System, User, Assistant], &[User, Assistant, User, Assistant]];
@@ -199,9 +201,9 @@ impl ChatTemplate {
         found
     }
 
-    /// The ids of the prompt for an answer to `messages`: those of the rendered text, without any token that the template does not write.
-    /// The text of a special token inside a message stays text, so no message can imitate the template. (In transformers it becomes the
-    /// token.)
+    /// The ids of the prompt for an answer to `messages`: those of the rendered text, without any token that the
+    /// template does not write. The text of a special token inside a message stays text, so no message can imitate the
+    /// template. (In transformers it becomes the token.)
     ///
     /// # Errors
     /// As [`ChatTemplate::render`], or if the tokenizer cannot write a message, or not as text.
@@ -238,12 +240,13 @@ impl ChatTemplate {
 
     /// Conversations as documents to train on, in which the tokens of the answers are to be predicted.
     ///
-    /// If the template marks answers with `{% generation %}`, an answer's tokens are those of the marked text. Otherwise they are those that
-    /// follow the prompt of the messages before it ([`ChatTemplate::ids`]), up to the last token that ends a turn or a text.
+    /// If the template marks answers with `{% generation %}`, an answer's tokens are those of the marked text.
+    /// Otherwise they are those that follow the prompt of the messages before it ([`ChatTemplate::ids`]), up to the
+    /// last token that ends a turn or a text.
     ///
     /// # Errors
-    /// As [`ChatTemplate::ids`]. If an answer does not begin and end between two tokens, or the template writes the conversation up to it
-    /// differently when more messages follow.
+    /// As [`ChatTemplate::ids`]. If an answer does not begin and end between two tokens, or the template writes the
+    /// conversation up to it differently when more messages follow.
     pub fn tokens(&self, conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<Tokens, TemplateError> {
         if chat::is_template(&self.source) {
             return Ok(chat::tokens(conversations, tokenizer)?);
@@ -315,9 +318,8 @@ impl ChatTemplate {
             return Err(why("the template writes it with another beginning than the prompt of the messages before it"));
         }
         if !text.starts_with(&after) {
-            return Err(why(
-                "the template writes the conversation up to it differently if more messages follow (conversations with one answer would work)",
-            ));
+            return Err(why("the template writes the conversation up to it differently if more messages follow \
+                            (conversations with one answer would work)"));
         }
         Ok(prompt.len()..after.len())
     }
@@ -347,8 +349,8 @@ impl ChatTemplate {
         Ok(None)
     }
 
-    /// Texts that end an answer, besides the tokenizer's own tokens for the end of a text and of a turn: limpid's markers, or the texts of
-    /// the tokens `ends`, which the model's files name.
+    /// Texts that end an answer, besides the tokenizer's own tokens for the end of a text and of a turn: limpid's
+    /// markers, or the texts of the tokens `ends`, which the model's files name.
     pub fn stops(&self, tokenizer: &Tokenizer, ends: &[u32]) -> Vec<String> {
         if chat::is_template(&self.source) {
             // an answer that begins another turn has ended too, so no answer holds a marker, which no message may hold
@@ -360,7 +362,8 @@ impl ChatTemplate {
     }
 }
 
-/// The pieces of a text that look like special tokens: what stands between angle brackets, and capitals between square ones, without blanks.
+/// The pieces of a text that look like special tokens: what stands between angle brackets, and capitals between square
+/// ones, without blanks.
 fn marked(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices(['<', '[']).filter_map(|(at, open)| {
         let close = if open == "<" { '>' } else { ']' };
@@ -470,8 +473,8 @@ mod jinja {
         contain(run).map_err(TemplateError::Failed)?.map_err(failed)
     }
 
-    /// A template with `\n` at the end of every line, as Jinja2 reads it, and without transformers' block that marks answers: its content is
-    /// written as it is.
+    /// A template with `\n` at the end of every line, as Jinja2 reads it, and without transformers' block that marks
+    /// answers: its content is written as it is.
     fn plain(source: &str) -> String {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         tags(&source, &|tag, part| match tag {
@@ -603,7 +606,8 @@ mod tests {
         assert!(seen > 300, "{seen}");
     }
 
-    /// What Jinja2 makes of its tests, filters, operators and Python's methods on values of every kind (reference/jinja.py).
+    /// What Jinja2 makes of its tests, filters, operators and Python's methods on values of every kind
+    /// (reference/jinja.py).
     #[test]
     #[ignore = "gate"]
     fn values_of_every_kind_give_what_jinja2_gives() {
@@ -703,8 +707,8 @@ mod tests {
         text + &source[from..]
     }
 
-    /// The ids and the answers that transformers makes of conversations, by templates that mark answers and by others; what it cannot tell is
-    /// refused by name (reference/taught.py).
+    /// The ids and the answers that transformers makes of conversations, by templates that mark answers and by others;
+    /// what it cannot tell is refused by name (reference/taught.py).
     #[test]
     fn conversations_are_taught_in_a_models_own_template() {
         let told: Value = serde_json::from_str(include_str!("../fixtures/chat/taught.json")).unwrap();
@@ -745,7 +749,8 @@ mod tests {
         assert!(error.starts_with("line 2: message 1 contains <s>, a special token"), "{error}");
     }
 
-    /// limpid's own template is not run by an interpreter, and says the same as one does; a marker in a message is refused.
+    /// limpid's own template is not run by an interpreter, and says the same as one does; a marker in a message is
+    /// refused.
     #[test]
     fn our_own_template_is_written_as_jinja_writes_it() {
         for bos in [None, Some("<s>")] {
@@ -822,8 +827,9 @@ mod tests {
         assert_eq!(render("{%+ generation %}a {%- endgeneration -%} b").unwrap(), "ab");
     }
 
-    /// Whatever a template does, it is an error or a small text, on a thread with little stack: nothing is too deep for it, too large, or
-    /// takes long. Without the checks each of these overflows the stack, or takes gigabytes, or does not end.
+    /// Whatever a template does, it is an error or a small text, on a thread with little stack: nothing is too deep for
+    /// it, too large, or takes long. Without the checks each of these overflows the stack, or takes gigabytes, or does
+    /// not end.
     #[test]
     #[ignore = "gate"]
     fn hostile_templates_are_refused_or_small() {
@@ -833,8 +839,8 @@ mod tests {
         let twice = format!("{{% set l = [1, 2] %}}{}", many("{% set l = l + l %}", 40));
         let nested = format!("{{% set l = [1] %}}{}", many("{% set l = [l, l] %}", 40));
         let deep = format!("{{% set d = [] %}}{}", many("{% set d = [d] %}", 9000));
-        let wide = "{% set n = namespace(l=[1]) %}{% for i in range(16) %}{% set n.l = [n.l, n.l] %}{% endfor %}\
-            {% set m = namespace(l=[1]) %}{% for i in range(16) %}{% set m.l = [m.l, m.l] %}{% endfor %}";
+        let wide = "{% set n = namespace(l=[1]) %}{% for i in range(16) %}{% set n.l = [n.l, n.l] %}{% endfor %}{% \
+                    set m = namespace(l=[1]) %}{% for i in range(16) %}{% set m.l = [m.l, m.l] %}{% endfor %}";
         let mut sources: Vec<String> = vec![];
         for then in
             ["{{ n }}", "{{ n | tojson }}", "{{ n == n.n }}", "{{ n | string }}", "{{ n ~ 'a' }}", "{{ {n: 1} }}"]
@@ -904,11 +910,14 @@ mod tests {
                 "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
                 "{% macro f() %}{{ f() ~ f() }}{% endmacro %}{{ f() }}",
                 "{% set n = namespace(x=[]) %}{% for i in range(99999) %}{% set n.x = [n.x] %}{% endfor %}",
-                "{% set n = namespace(x={}) %}{% for i in range(99999) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor %}",
+                "{% set n = namespace(x={}) %}{% for i in range(99999) %}{% set n.x = dict(a=n.x, b=n.x) %}{% endfor \
+                 %}",
                 "{% set n = namespace(x=namespace()) %}{{ n }}",
                 "{% set n = namespace(x=(1,)) %}{% for i in range(99999) %}{% set n.x = n.x + n.x %}{% endfor %}",
-                "{% set n = namespace(x=[1]) %}{% for i in range(999) %}{% set n.x = n.x | zip(n.x) | list %}{% endfor %}",
-                "{% set s = 'a' * 9999999 %}{% for i in range(99999) %}{{ s.find('b') }}{{ s.upper() | length }}{% endfor %}",
+                "{% set n = namespace(x=[1]) %}{% for i in range(999) %}{% set n.x = n.x | zip(n.x) | list %}{% \
+                 endfor %}",
+                "{% set s = 'a' * 9999999 %}{% for i in range(99999) %}{{ s.find('b') }}{{ s.upper() | length }}{% \
+                 endfor %}",
             ]
             .map(String::from),
         );
@@ -925,7 +934,8 @@ mod tests {
         all.unwrap().join().unwrap();
     }
 
-    /// A step that reads megabytes is a step, but takes a while: a clock ends what the count of steps would not for minutes.
+    /// A step that reads megabytes is a step, but takes a while: a clock ends what the count of steps would not for
+    /// minutes.
     #[test]
     #[ignore = "gate"]
     fn templates_that_read_long_texts_again_and_again_are_stopped() {
@@ -942,7 +952,8 @@ mod tests {
         });
     }
 
-    /// What the checks put among the instructions of a template changes nothing of what it writes, or of what it may hold.
+    /// What the checks put among the instructions of a template changes nothing of what it writes, or of what it may
+    /// hold.
     #[test]
     fn checked_templates_write_what_they_wrote() {
         for (source, want) in [
@@ -950,8 +961,8 @@ mod tests {
             ("{% for a in [1, 2] + [3] if a != 2 %}{{ a }}{% else %}none{% endfor %}", "13"),
             ("{% for a in [] %}{{ a }}{% else %}none{% endfor %}", "none"),
             (
-                "{% macro f(n, l=[1]) %}{% set n.x = n.x + l %}{{ n.x }}{% endmacro %}{% set n = namespace(x=[0]) %}\
-             {{ f(n) }}{{ f(n=n) }}{{ f(n, l=[2]) }}",
+                "{% macro f(n, l=[1]) %}{% set n.x = n.x + l %}{{ n.x }}{% endmacro %}{% set n = namespace(x=[0]) \
+                 %}{{ f(n) }}{{ f(n=n) }}{{ f(n, l=[2]) }}",
                 "[0, 1][0, 1, 1][0, 1, 1, 2]",
             ),
             ("{% macro f() %}<{{ caller() }}>{% endmacro %}{% call f() %}{{ [1] == [1] }}{% endcall %}", "<True>"),
@@ -961,15 +972,18 @@ mod tests {
             ),
             ("{% for a in [[1, []], [2, [[3, []]]]] recursive %}{{ a[0] }}{{ loop(a[1]) }}{% endfor %}", "123"),
             (
-                "{% set a, b = [1], {'c': 2} %}{{ a }}{{ b.c }}{% set n = namespace() %}{% set n.m = messages %}{{ n.m[0].content }}",
+                "{% set a, b = [1], {'c': 2} %}{{ a }}{{ b.c }}{% set n = namespace() %}{% set n.m = messages %}{{ \
+                 n.m[0].content }}",
                 "[1]2Hi",
             ),
             (
-                "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+                "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif \
+                 %}{{ i }}{% endfor %}",
                 "013",
             ),
             (
-                "{{ [3, 1] | sort | join('-') }}{{ [2, 2] | unique | list }}{{ messages | selectattr('role', 'eq', 'user') | list | length }}",
+                "{{ [3, 1] | sort | join('-') }}{{ [2, 2] | unique | list }}{{ messages | selectattr('role', 'eq', \
+                 'user') | list | length }}",
                 "1-3[2]1",
             ),
             ("{{ '{:>3}|{}'.format(1, 'b') }}{{ ', '.join(['a', 'b']) }}{{ '%3d' | format(7) }}", "  1|ba, b  7"),
@@ -977,7 +991,8 @@ mod tests {
             assert_eq!(render(source).unwrap(), want, "{source}");
         }
         // a list that grows by a message at a time, as some templates do
-        let grows = "{% set n = namespace(all=[]) %}{% for m in messages %}{% set n.all = n.all + [m] %}{% endfor %}{{ n.all | length }}";
+        let grows = "{% set n = namespace(all=[]) %}{% for m in messages %}{% set n.all = n.all + [m] %}{% endfor \
+                     %}{{ n.all | length }}";
         let messages = vec![message(Role::User, &"long ".repeat(1000)); 1000];
         assert_eq!(new(grows).unwrap().render(&messages, true).unwrap(), "1000");
     }
@@ -1018,7 +1033,8 @@ mod tests {
         assert_eq!(template.stops(&words, &[id("</s>"), id("<|im_end|>"), id("<s>"), 99]), ["<s>"]);
     }
 
-    /// In limpid's own template a marker is text where the tokenizer has it as a token, and refused where it would be read as one.
+    /// In limpid's own template a marker is text where the tokenizer has it as a token, and refused where it would be
+    /// read as one.
     #[test]
     fn a_marker_in_a_message_is_text_if_it_can_be() {
         let text = "<|> user assistant system end\nHi you";

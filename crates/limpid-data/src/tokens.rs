@@ -1,5 +1,5 @@
-//! A stream of token ids: documents one after the other, with the end of each, and which tokens are to be predicted. It lies in memory or
-//! in mapped files (`shards`).
+//! A stream of token ids: documents one after the other, with the end of each, and which tokens are to be predicted. It
+//! lies in memory or in mapped files (`shards`).
 
 use super::DataError;
 use super::corpus_error::CorpusError;
@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of text that the tokens to be predicted stand for, without the tokens that end texts; none if one of them is the unknown token,
-/// whose text is lost.
+/// Bytes of text that the tokens to be predicted stand for, without the tokens that end texts; none if one of them is
+/// the unknown token, whose text is lost.
 ///
 /// # Errors
 /// If an id is not the tokenizer's.
@@ -65,8 +65,8 @@ impl Tokens {
         Tokens::of_documents(ids, ends, None)
     }
 
-    /// Documents one after the other. `ends` ascend to the number of ids. `counted` says for each token whether it is to be predicted (in
-    /// conversations: the answers); without it, all are.
+    /// Documents one after the other. `ends` ascend to the number of ids. `counted` says for each token whether it is
+    /// to be predicted (in conversations: the answers); without it, all are.
     pub fn of_documents(ids: Vec<u32>, ends: Vec<usize>, counted: Option<Vec<bool>>) -> Tokens {
         debug_assert!(ends.is_sorted() && ends.last().is_none_or(|end| *end == ids.len()));
         debug_assert!(counted.as_ref().is_none_or(|c| c.len() == ids.len()));
@@ -85,8 +85,8 @@ impl Tokens {
         Tokens { shards, len, documents, counted: None }
     }
 
-    /// Checks that the mapped files have not changed. Call it before reading: a file that another program has truncated must not be
-    /// read.
+    /// Checks that the mapped files have not changed. Call it before reading: a file that another program has truncated
+    /// must not be read.
     ///
     /// # Errors
     /// If one was changed.

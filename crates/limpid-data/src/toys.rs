@@ -1,5 +1,5 @@
-//! Small built-in texts, `builtin:s0` and others, on which the study's documents work their examples. Each has a tokenizer with exactly its
-//! words.
+//! Small built-in texts, `builtin:s0` and others, on which the study's documents work their examples. Each has a
+//! tokenizer with exactly its words.
 
 /// A document's example: a few sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub const TOYS: &[Toy] = &[
             ".\nBy mastering the art of identifying underlying motivations and desires, we equip ourselves with",
             " professionals to truly understand their customers' needs, concerns, and desires. By actively",
             " aspect of using technology in sales is mastering digital communication tools. These tools include email",
-            " and setting clear objectives before entering a negotiation.\n3. Developing Effective Negotiation Techniques",
+            " and setting clear objectives before entering a negotiation.\n3. Developing Effective Negotiation \
+             Techniques",
         ],
         tokenizer: "cl100k_base",
         about: "a heading and four windows of a textbook, all that is shown of it (\"Zero-to-Hero\")",

@@ -10,8 +10,8 @@ pub(super) enum Packing {
     Zstd,
 }
 
-/// Unpacks all members of a gzip file, or all frames of a zstd file. Zeros after a member of gzip are padding, as in gzip (tapes and block
-/// devices need it) and in Python, which also reads a member that follows them.
+/// Unpacks all members of a gzip file, or all frames of a zstd file. Zeros after a member of gzip are padding, as in
+/// gzip (tapes and block devices need it) and in Python, which also reads a member that follows them.
 pub(super) struct Unpacked {
     packing: Packing,
     state: Unpacking,

@@ -1,5 +1,5 @@
-//! Diagrams of a model with its own shapes, as SVG: the whole, a block, attention, what goes in and what comes out. They are read off the
-//! ops, so they are true of every variant; symbols, names and letters are those of `names`.
+//! Diagrams of a model with its own shapes, as SVG: the whole, a block, attention, what goes in and what comes out.
+//! They are read off the ops, so they are true of every variant; symbols, names and letters are those of `names`.
 
 use super::picture::scene::{Fill, Mark, Scene, Side, Text, text_width};
 use super::table::cut;
@@ -82,8 +82,8 @@ impl Diagram {
         }
     }
 
-    /// It as SVG, of a model built for [`Mode::Inspect`], whose batch and context are B and T; `None` if it needs a run. Tensors and
-    /// axes are called as `notation` does.
+    /// It as SVG, of a model built for [`Mode::Inspect`], whose batch and context are B and T; `None` if it needs a
+    /// run. Tensors and axes are called as `notation` does.
     pub fn of_model(self, model: &Model, notation: Notation) -> Option<String> {
         let Mode::Inspect { batch, context } = model.mode else { return None };
         let drawing = Drawing::new(model, notation, (batch, context));
@@ -434,7 +434,8 @@ impl<'a> Drawing<'a> {
         self.room(x + w + 20.0, y);
     }
 
-    /// Every op of the first block; what is on the stream is wide, what reads it and is added to it stands to the right.
+    /// Every op of the first block; what is on the stream is wide, what reads it and is added to it stands to the
+    /// right.
     fn block(&mut self) {
         let [_, ops, _] = self.ops();
         let (lane, left, wide) = (34.0, 96.0, 624.0);
@@ -670,7 +671,8 @@ impl<'a> Drawing<'a> {
         self.soft([x + w / 2.0 + 8.0, y - 26.0], Side::Start, "again with the next windows");
     }
 
-    /// What the notation says of an op's tensors: those that it has a word for; a norm's mean, which no op keeps by itself, is one.
+    /// What the notation says of an op's tensors: those that it has a word for; a norm's mean, which no op keeps by
+    /// itself, is one.
     fn written(&self, op: &Op) -> Vec<String> {
         let made = self.made(op).into_iter().flat_map(|name| {
             let mean = name.ends_with("hook_scale").then(|| name.replace("hook_scale", "hook_mean"));

@@ -1,5 +1,5 @@
-//! A run at a glance: how surprised the model was by each token, what it would have said after each block, and what each head attends to. Each is
-//! a table for a terminal; limpid-glass has the same numbers for a page.
+//! A run at a glance: how surprised the model was by each token, what it would have said after each block, and what
+//! each head attends to. Each is a table for a terminal; limpid-glass has the same numbers for a page.
 
 use crate::table::columns;
 use crate::view::Grid;
@@ -72,7 +72,8 @@ impl Glance {
         (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
     }
 
-    /// How surprised the model was by each token, in nats: of a causal model by the token after the one that predicts it.
+    /// How surprised the model was by each token, in nats: of a causal model by the token after the one that predicts
+    /// it.
     pub fn surprise(&self, causal: bool) -> Vec<Option<f32>> {
         let losses = self.predictions.iter().map(|p| p.target.map(|target| target.loss));
         if causal { std::iter::once(None).chain(losses).take(self.tokens.len()).collect() } else { losses.collect() }
@@ -101,8 +102,9 @@ impl Glance {
         text + &format!("{}\n{}\n", above.trim_end(), below.trim_end())
     }
 
-    /// The likeliest token after each block, a row for each of the last positions. A star follows the stage from which it stays. Of many stages as
-    /// many as a line of `width` characters has room for (0 for any), the first and the last among them.
+    /// The likeliest token after each block, a row for each of the last positions. A star follows the stage from which
+    /// it stays. Of many stages as many as a line of `width` characters has room for (0 for any), the first and the
+    /// last among them.
     pub fn lens(&self, width: usize) -> Grid {
         let stages = stages(self.best.first().map_or(0, Vec::len).saturating_sub(1));
         let cell = |n: usize, stage: usize| {

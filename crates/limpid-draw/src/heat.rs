@@ -1,8 +1,9 @@
-//! Heat maps for terminals, in colour or in characters: ` ░▒▓█`. What the mask hides is `·`, so that it cannot be taken for a weight
-//! of nothing.
+//! Heat maps for terminals, in colour or in characters: ` ░▒▓█`. What the mask hides is `·`, so that it cannot be taken
+//! for a weight of nothing.
 //!
-//! Cells are as wide as lines allow: with a number in each, so that a map can be read without colours; two characters; or one.
-//! Wide ones have words above them, the others the digits of their number. Where there is no room for all, a cell stands for several.
+//! Cells are as wide as lines allow: with a number in each, so that a map can be read without colours; two characters;
+//! or one. Wide ones have words above them, the others the digits of their number. Where there is no room for all, a
+//! cell stands for several.
 
 use super::palette::{Palette, entry, lightness, terminal};
 use super::table::{TableOptions, columns, cut, label_width, pad};
@@ -93,7 +94,8 @@ impl Matrix {
         if all.is_empty() { String::new() } else { wrap(&all.join("; "), 0, width) }
     }
 
-    /// Colours of a terminal. Most are dark, so what is dark on paper is bright there; that has no place for the signs of scores.
+    /// Colours of a terminal. Most are dark, so what is dark on paper is bright there; that has no place for the signs
+    /// of scores.
     fn terminal_palette(&self) -> Palette {
         match self.palette() {
             Palette::Ink if self.scale == HeatScale::Signed => Palette::Viridis,

@@ -1,5 +1,5 @@
-//! Showing what limpid-trace reads: `view` cuts a tensor into matrices with words at their rows and columns; `table` and `heat` print them,
-//! `picture` makes files of them, `diagram` draws a model, `glance` sums up a run.
+//! Showing what limpid-trace reads: `view` cuts a tensor into matrices with words at their rows and columns; `table`
+//! and `heat` print them, `picture` makes files of them, `diagram` draws a model, `glance` sums up a run.
 
 pub mod diagram;
 pub mod glance;

@@ -1,8 +1,9 @@
-//! Four palettes of 256 colours, one table for the terminal, files and pages. The lightness of a sequential one rises or falls with
-//! every entry and that of the diverging one falls from its middle, so that order survives print in grey and colour blindness.
-//! Their colours are in `palette/*.hex`.
+//! Four palettes of 256 colours, one table for the terminal, files and pages. The lightness of a sequential one rises
+//! or falls with every entry and that of the diverging one falls from its middle, so that order survives print in grey
+//! and colour blindness. Their colours are in `palette/*.hex`.
 //!
-//! `viridis` and `cividis` are matplotlib's (CC0), entries moved by at most 2 of 255 where rounding to bytes had broken the order.
+//! `viridis` and `cividis` are matplotlib's (CC0), entries moved by at most 2 of 255 where rounding to bytes had broken
+//! the order.
 
 use limpid_core::config::axis;
 

@@ -1,5 +1,5 @@
-//! What pictures of a matrix have in common in a terminal, a file and a page: its palette, the values at the palette's ends, and what
-//! stands for several cells where there is no room for each.
+//! What pictures of a matrix have in common in a terminal, a file and a page: its palette, the values at the palette's
+//! ends, and what stands for several cells where there is no room for each.
 
 use super::palette::Palette;
 use super::view::{HeatScale, Matrix};
@@ -13,8 +13,8 @@ pub struct Pooled {
 }
 
 impl Matrix {
-    /// The palette that says most of it: the darker the greater for scores and shares, viridis for positions and whatever has one sign,
-    /// two colours for two signs.
+    /// The palette that says most of it: the darker the greater for scores and shares, viridis for positions and
+    /// whatever has one sign, two colours for two signs.
     pub fn palette(&self) -> Palette {
         match self.scale {
             _ if self.tensor.contains("pos_embed") => Palette::Viridis,
@@ -25,8 +25,8 @@ impl Matrix {
         }
     }
 
-    /// What the first and the last colour of a palette stand for. Nothing is in the middle where there are two signs; but a palette
-    /// that says how great scores are goes from the least to the greatest.
+    /// What the first and the last colour of a palette stand for. Nothing is in the middle where there are two signs;
+    /// but a palette that says how great scores are goes from the least to the greatest.
     pub fn range(&self, palette: Palette) -> (f64, f64) {
         let seen = || self.values.iter().enumerate().filter(|(at, v)| v.is_finite() && !self.is_hidden(*at));
         let top = seen().fold(0.0, |top: f64, (_, v)| top.max(f64::from(v.abs())));
@@ -46,8 +46,8 @@ impl Matrix {
         self.hidden.get(at).is_some_and(|hidden| *hidden)
     }
 
-    /// It with at most so many rows and columns. A cell is the greatest of those that it stands for, by magnitude where there are two
-    /// signs; NaN if one of them is not finite; hidden if all are.
+    /// It with at most so many rows and columns. A cell is the greatest of those that it stands for, by magnitude where
+    /// there are two signs; NaN if one of them is not finite; hidden if all are.
     pub fn pooled(&self, most: [usize; 2]) -> Pooled {
         let [rows, cols] = self.size;
         let by = [0, 1].map(|i| self.size[i].div_ceil(most[i].max(1)).max(1));

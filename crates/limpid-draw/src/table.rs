@@ -47,7 +47,8 @@ pub(super) fn pad(text: &str, width: usize, left: bool) -> String {
     if left { format!("{text}{space}") } else { format!("{space}{text}") }
 }
 
-/// The first columns of a text, where it has more than `most`; a quoted one keeps its closing quote, if there is room for a letter.
+/// The first columns of a text, where it has more than `most`; a quoted one keeps its closing quote, if there is room
+/// for a letter.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if columns(text) <= most {
         return text.into();
@@ -64,7 +65,8 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     shown + end
 }
 
-/// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
+/// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent`
+/// spaces.
 pub fn wrap(text: &str, indent: usize, width: usize) -> String {
     let (mut lines, mut used) = (String::new(), 0);
     for word in unbroken(text) {

@@ -1,5 +1,5 @@
-//! What there is to look at, as plain data: a [`Matrix`] with words at its rows and columns, a [`Grid`] of texts, a sentence.
-//! [`View::text`] prints one for a terminal; a page draws the same from its JSON.
+//! What there is to look at, as plain data: a [`Matrix`] with words at its rows and columns, a [`Grid`] of texts, a
+//! sentence. [`View::text`] prints one for a terminal; a page draws the same from its JSON.
 //!
 //! [`matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
 
@@ -155,7 +155,8 @@ pub fn table(tensor: &NamedTensor, options: &TableOptions) -> String {
     text(tensor, &Labels::default(), None, options)
 }
 
-/// A tensor to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
+/// A tensor to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the
+/// first.
 pub fn text(tensor: &NamedTensor, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
     let decimals = if whole(&tensor.values) { 0 } else { options.decimals };
     let options = TableOptions { decimals, ..*options };
@@ -178,8 +179,9 @@ pub fn text(tensor: &NamedTensor, labels: &Labels, paint: Option<Paint>, options
     parts.join("\n")
 }
 
-/// What each sequence of a run went in as, token by token: its place, its text, its id, and the token that it predicts where the batch has
-/// targets. `piece` says what a token looks like; `other` has the heading and the numbers of further ids that the tokens go by.
+/// What each sequence of a run went in as, token by token: its place, its text, its id, and the token that it predicts
+/// where the batch has targets. `piece` says what a token looks like; `other` has the heading and the numbers of
+/// further ids that the tokens go by.
 pub fn inputs(
     trace: &Trace,
     piece: Option<&dyn Fn(u32) -> String>,
@@ -227,7 +229,8 @@ impl Matrix {
 }
 
 impl View {
-    /// It in lines of at most `options.width` characters: matrices as heat maps where there is `paint`, as tables elsewhere.
+    /// It in lines of at most `options.width` characters: matrices as heat maps where there is `paint`, as tables
+    /// elsewhere.
     pub fn text(&self, paint: Option<Paint>, options: &TableOptions) -> String {
         match self {
             View::Matrix(matrix) => match paint {
@@ -269,8 +272,9 @@ impl Grid {
         cells.map(|cell| columns(cell)).max().unwrap_or(0)
     }
 
-    /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are left out, the last
-    /// first, and then the beginnings of what is in the first; where too little would be left of it, every cell has lines of its own.
+    /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are
+    /// left out, the last first, and then the beginnings of what is in the first; where too little would be left of it,
+    /// every cell has lines of its own.
     pub fn text(&self, width: usize) -> String {
         // so are all columns of words; numbers stand to the right
         let words = |j: usize| j == 0 || !self.rows.iter().filter_map(|row| row.get(j)).all(|cell| is_number(cell));
@@ -300,7 +304,8 @@ impl Grid {
         text
     }
 
-    /// [`Grid::text`] with nothing left out: cells of columns for which a line has no room stand below their row, each with its header.
+    /// [`Grid::text`] with nothing left out: cells of columns for which a line has no room stand below their row, each
+    /// with its header.
     pub fn whole(&self, width: usize) -> String {
         let mut used = 0;
         let room = |j: &usize| {
@@ -422,13 +427,16 @@ mod tests {
             headers: ["gradient of", "norm", "shape"].map(String::from).to_vec(),
             rows: rows.map(|row| row.map(String::from).to_vec()).to_vec(),
         };
-        let whole = "norms:\ngradient of            norm   shape\nblocks.0.attn.hook_q    0.5     1 4\nlogits                12.25  1 4 28\n";
+        let whole = "norms:\ngradient of            norm   shape\nblocks.0.attn.hook_q    0.5     1 4\nlogits                \
+             12.25  1 4 28\n";
         assert_eq!([grid.text(0), grid.text(35)], [whole, whole]);
         let two = "norms:\ngradient of            norm\nblocks.0.attn.hook_q    0.5\nlogits                12.25\n";
         assert_eq!(grid.text(34), two);
-        let cells = "norms:\ngradient of:\n    blocks.0.attn.hook_q\n  norm: 0.5\n  shape: 1 4\ngradient of:\n    logits\n  norm: 12.25\n  shape: 1 4 28\n";
+        let cells = "norms:\ngradient of:\n    blocks.0.attn.hook_q\n  norm: 0.5\n  shape: 1 4\ngradient of:\n    \
+                     logits\n  norm: 12.25\n  shape: 1 4 28\n";
         assert_eq!(grid.text(18), cells);
-        let below = "norms:\ngradient of\nblocks.0.attn.hook_q\n    norm: 0.5\n    shape: 1 4\nlogits\n    norm: 12.25\n    shape: 1 4 28\n";
+        let below = "norms:\ngradient of\nblocks.0.attn.hook_q\n    norm: 0.5\n    shape: 1 4\nlogits\n    norm: \
+                     12.25\n    shape: 1 4 28\n";
         assert_eq!([grid.whole(0), grid.whole(35), grid.whole(20)], [whole, whole, below]);
         assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
         let titled = Grid { title: "norms of all the gradients:".into(), ..grid };

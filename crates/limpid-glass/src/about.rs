@@ -51,7 +51,8 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
     .into())
 }
 
-/// The words that name the model in a command: where it is, as it was opened, and its adapters; none of a model that is in no file.
+/// The words that name the model in a command: where it is, as it was opened, and its adapters; none of a model that is
+/// in no file.
 fn place(subject: &Subject) -> Vec<String> {
     let Some(files) = subject.lm.checkpoint() else { return vec![] };
     let adapters = files.adapters.iter().filter(|adapter| adapter.path != files.path);

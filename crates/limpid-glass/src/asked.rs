@@ -1,5 +1,5 @@
-//! Reads the parameters of a question by their types: the query string and the fields of a JSON body. Unknown and duplicate
-//! parameters, and values of the wrong type, are refused by name, so nothing is ignored silently.
+//! Reads the parameters of a question by their types: the query string and the fields of a JSON body. Unknown and
+//! duplicate parameters, and values of the wrong type, are refused by name, so nothing is ignored silently.
 
 use crate::{GlassError, Query, Result, Subject};
 use serde_json::{Map, Value};

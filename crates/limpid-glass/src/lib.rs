@@ -1,8 +1,8 @@
 //! The glass box: questions about one run of a model, answered as a page asks them (docs/inside.md).
 //!
-//! [`Glass`] knows no sockets and no HTML. It keeps traces ([`Trace`]) within a limit of memory; a trace's address is a hash of the weights,
-//! the tokens and the interventions, so the same question finds the same trace. A server passes questions on, and a file that is sent to
-//! somebody holds the answers to them.
+//! [`Glass`] knows no sockets and no HTML. It keeps traces ([`Trace`]) within a limit of memory; a trace's address is a
+//! hash of the weights, the tokens and the interventions, so the same question finds the same trace. A server passes
+//! questions on, and a file that is sent to somebody holds the answers to them.
 
 mod about;
 pub mod asked;
@@ -47,7 +47,8 @@ pub struct Subject {
 pub enum GlassError {
     /// A prompt longer than the context.
     #[error(
-        "the prompt has {tokens} tokens, {} more than the context of {context}: shorten it, or look at the last {context} \
+        "the prompt has {tokens} tokens, {} more than the context of {context}: shorten it, or look at the last \
+         {context} \
          with `\"last\": true`",
         .tokens - .context
     )]
@@ -73,7 +74,8 @@ pub enum GlassError {
     },
     /// More memory than traces may take.
     #[error(
-        "a trace of {tokens} tokens takes {} of memory, and traces may take {}: shorten the prompt, or give traces more memory",
+        "a trace of {tokens} tokens takes {} of memory, and traces may take {}: shorten the prompt, or give traces \
+         more memory",
         units::bytes(*.needed as u64), units::bytes(*.limit as u64)
     )]
     TooLarge {
@@ -385,17 +387,17 @@ impl Glass {
         self.opened().iter().map(|opened| opened.reserved.bytes).sum()
     }
 
-    /// The memory that one answer may take while it is computed: as much as traces, and the largest parameter of a model twice. Whoever asks
-    /// adds how long it may take, and whether somebody waits for it.
+    /// The memory that one answer may take while it is computed: as much as traces, and the largest parameter of a
+    /// model twice. Whoever asks adds how long it may take, and whether somebody waits for it.
     pub fn budget(&self, subjects: &[Subject]) -> Budget {
         let largest = subjects.iter().map(|subject| subject.lm.largest_parameter() as u64).max();
         let twice = largest.unwrap_or(0).saturating_mul(8);
         Budget::default().bytes((self.limit as u64).saturating_add(twice))
     }
 
-    /// Runs a prompt, or tells again what was told of it: `tell` gets JSON, an event each, until it says `false`. `body` is
-    /// `{"prompt": TEXT}` or `{"tokens": IDS}`, with `"last"`, `"model"` and `"interventions"`. While other traces that are looked at take all memory it waits
-    /// for theirs, as long as the budget says.
+    /// Runs a prompt, or tells again what was told of it: `tell` gets JSON, an event each, until it says `false`.
+    /// `body` is `{"prompt": TEXT}` or `{"tokens": IDS}`, with `"last"`, `"model"` and `"interventions"`. While other
+    /// traces that are looked at take all memory it waits for theirs, as long as the budget says.
     ///
     /// # Errors
     /// What [`GlassError`] says. Events that were told stay true.
@@ -427,7 +429,8 @@ impl Glass {
         }
     }
 
-    /// Answers a question: `path` is what stands after `/inspect/v1/`, `budget` what may be spent on the answer ([`Glass::budget`]).
+    /// Answers a question: `path` is what stands after `/inspect/v1/`, `budget` what may be spent on the answer
+    /// ([`Glass::budget`]).
     ///
     /// # Errors
     /// What [`GlassError`] says.
@@ -491,8 +494,8 @@ impl Glass {
         Ok(opened)
     }
 
-    /// Memory, of that which traces may take. Traces that nobody holds make room, the oldest first; while others take all of it, this waits
-    /// as long as the budget says.
+    /// Memory, of that which traces may take. Traces that nobody holds make room, the oldest first; while others take
+    /// all of it, this waits as long as the budget says.
     ///
     /// # Errors
     /// If it is more than there is, or it does not become free.

@@ -228,7 +228,8 @@ pub fn tiles(
     let mut known: Option<(String, Sheet, Option<Extent>)> = None;
     for (i, Wanted { name, index, other, tile }) in all.iter().enumerate() {
         let (mut tile, spent, budget) = (*tile, spent(name), &budget());
-        // logits are computed for the rows of the tile alone, so their matrix is not kept, and their ends are those of these rows
+        // logits are computed for the rows of the tile alone, so their matrix is not kept, and their ends are those of
+        // these rows
         let step = limpid_trace::tiles::SIDE << tile.level;
         let head = matches!(*name, "logits" | "probs");
         let rows = head.then(|| tile.at[0].saturating_mul(step)..tile.at[0].saturating_add(1).saturating_mul(step));

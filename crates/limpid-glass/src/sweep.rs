@@ -120,9 +120,9 @@ fn usual_metric(subject: &Subject, question: &SweepQuestion) -> Result<SweepMetr
 }
 
 impl Glass {
-    /// Runs a sweep and tells its rows as they are computed, an event each, until `tell` says `false`; what it costs comes first. `body` is
-    /// `{"clean": TEXT, "corrupt": TEXT}` with the fields of docs/inside.md. For memory it waits as long as `wait` says; `work` is spent on
-    /// the runs.
+    /// Runs a sweep and tells its rows as they are computed, an event each, until `tell` says `false`; what it costs
+    /// comes first. `body` is `{"clean": TEXT, "corrupt": TEXT}` with the fields of docs/inside.md. For memory it waits
+    /// as long as `wait` says; `work` is spent on the runs.
     ///
     /// # Errors
     /// What [`GlassError`] says. Events that were told stay true.
@@ -144,8 +144,10 @@ impl Glass {
         question.check_sites(&named)?;
         let tensors: Vec<String> = (0..lm.config().n_layer).map(|layer| question.tensor(&named, layer)).collect();
         let start = json!({
-            "event": "start", "clean": words(&question.clean), "corrupt": words(&question.corrupt), "site": question.site.name(),
-            "tensors": tensors, "axes": axes, "shape": shape, "cells": cost.cells, "token_layers": cost.token_layers, "position": question.row()?,
+            "event": "start", "clean": words(&question.clean), "corrupt": words(&question.corrupt),
+            "site": question.site.name(),
+            "tensors": tensors, "axes": axes, "shape": shape, "cells": cost.cells, "token_layers": cost.token_layers,
+            "position": question.row()?,
             "estimate": estimate, "to": question.to.as_ref().map(|to| &to.tensor),
         });
         if !tell(&start.to_string()) {
@@ -196,7 +198,8 @@ fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &As
         let texts = ["clean", "corrupt"].map(|name| body.get(name).and_then(Value::as_str));
         let steps = question.in_words(peak.intervention.clone(), texts);
         json!({
-            "index": peak.index, "recovered": number(peak.recovered), "sentence": sweep.sentence(peak, words), "interventions": steps,
+            "index": peak.index, "recovered": number(peak.recovered), "sentence": sweep.sentence(peak, words),
+            "interventions": steps,
         })
     };
     let peaks: Vec<Value> = sweep.peaks.iter().map(peak).collect();
@@ -206,8 +209,8 @@ fn ended(sweep: &Sweep, words: &[String], (question, body): (&SweepQuestion, &As
     })
 }
 
-/// How a word's logit, or its difference from another's, depends on the residual stream at each token and on each head: norms of gradients, and
-/// of heads gradient times activation.
+/// How a word's logit, or its difference from another's, depends on the residual stream at each token and on each head:
+/// norms of gradients, and of heads gradient times activation.
 pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<Reply> {
     opened.needs_head()?;
     let lm = &opened.subject.lm;

@@ -25,8 +25,8 @@ pub fn has_timelapse(subject: &Subject) -> bool {
     subject.lm.checkpoint().is_some_and(|files| files.path.join(limpid::timelapse::FILE).is_file())
 }
 
-/// `training`: lines of the log from a byte on, as many as one answer takes, and where the next ones begin. A log that is shorter by now,
-/// because its run went back, is read from its beginning.
+/// `training`: lines of the log from a byte on, as many as one answer takes, and where the next ones begin. A log that
+/// is shorter by now, because its run went back, is read from its beginning.
 pub fn answer(subjects: &[Subject], query: &Query) -> Result<Reply> {
     let from = AskedQuery::read(query, &["from"])?.number("from", 0, usize::MAX)? as u64;
     let none = GlassError::NotThis("there is no log of a training beside this model");

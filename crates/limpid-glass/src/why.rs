@@ -190,7 +190,8 @@ pub fn mlp(opened: &Opened, query: &AskedQuery, budget: &Arc<Budget>) -> Result<
     let unit = |unit: &MlpUnit| {
         let tokens: Vec<Value> =
             unit.tokens.iter().map(|(id, logit)| json!([id, piece(&opened.subject, *id), logit])).collect();
-        json!({ "unit": unit.unit, "pre": unit.pre, "post": unit.post, "write_norm": unit.write_norm, "tokens": tokens })
+        json!({ "unit": unit.unit, "pre": unit.pre, "post": unit.post, "write_norm": unit.write_norm,
+            "tokens": tokens })
     };
     Ok(json!({
         "layer": layer,

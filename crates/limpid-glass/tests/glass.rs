@@ -1,5 +1,5 @@
-//! The glass box shows the model's own numbers: what is computed again is what was computed, bit for bit; what a picture shows is a part of
-//! the tensor; what is said of a number adds up to it.
+//! The glass box shows the model's own numbers: what is computed again is what was computed, bit for bit; what a
+//! picture shows is a part of the tensor; what is said of a number adds up to it.
 
 #[path = "../../limpid/tests/library/by_layers/mod.rs"]
 mod by_layers;
@@ -240,7 +240,8 @@ fn a_tile_is_the_matrix_reduced() {
     );
 }
 
-/// Scores, generation and the weights are the same bits before and after all of it was looked at; memory is bounded, and says so.
+/// Scores, generation and the weights are the same bits before and after all of it was looked at; memory is bounded,
+/// and says so.
 #[test]
 fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let text = "to be or not to be, that is the question. ".repeat(40);
@@ -335,8 +336,8 @@ fn opened(glass: &Glass, subjects: &[Subject], prompt: &str) -> String {
     id
 }
 
-/// With the vocabulary of GPT-2, cosines of all its tokens are 10 GB: their shape is known, any cell and any tile can be had in a little
-/// memory, and who asks for all of them is told what ran out.
+/// With the vocabulary of GPT-2, cosines of all its tokens are 10 GB: their shape is known, any cell and any tile can
+/// be had in a little memory, and who asks for all of them is told what ran out.
 #[test]
 fn cosines_are_computed_where_they_are_looked_at() {
     let nano = Config::preset("nano").unwrap();
@@ -423,7 +424,8 @@ fn a_trace_that_is_held_keeps_its_memory() {
     });
 }
 
-/// Expressions, places and tiles made by chance: each is answered, or refused with a code of its own, within the memory that is allowed.
+/// Expressions, places and tiles made by chance: each is answered, or refused with a code of its own, within the memory
+/// that is allowed.
 #[test]
 fn whatever_is_asked_is_answered_or_refused() {
     let subjects = little();
@@ -565,8 +567,8 @@ fn whatever_is_asked_is_answered_or_refused() {
     assert!(codes.len() >= 7, "{codes:?}");
 }
 
-/// A run that is changed is a trace of its own, which shows the numbers of the changed model; its difference from the plain run shows where
-/// the change went.
+/// A run that is changed is a trace of its own, which shows the numbers of the changed model; its difference from the
+/// plain run shows where the change went.
 #[test]
 fn a_changed_run_is_a_trace_of_its_own() {
     let recipe = Recipe { steps: 3, batch_size: 2, context: 32, ..Recipe::preset("nano").unwrap() };

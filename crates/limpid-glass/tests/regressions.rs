@@ -1,5 +1,5 @@
-//! Inputs that fuzzing found are given to the same functions again (fuzz/README.md). The published crate goes without this test, because the
-//! inputs are in the repository alone.
+//! Inputs that fuzzing found are given to the same functions again (fuzz/README.md). The published crate goes without
+//! this test, because the inputs are in the repository alone.
 
 #[path = "../../../fuzz/given.rs"]
 mod given;

@@ -39,7 +39,8 @@ pub struct GpuAdapter {
     pub(crate) rank: u8,
 }
 
-/// Square matrices that a subgroup multiplies at once (tensor cores, WMMA, SIMD-group matrices), and how `product_f16` uses them.
+/// Square matrices that a subgroup multiplies at once (tensor cores, WMMA, SIMD-group matrices), and how `product_f16`
+/// uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GpuMatrices {
     /// Rows and columns.
@@ -256,8 +257,8 @@ mod tests {
         assert_eq!(lacks(&narrow).unwrap(), "has 128 lanes of a workgroup, and kernels need 256");
     }
 
-    /// By number, by a part of the name, also if that is a number; one GPU under two APIs is one, two of one name are told apart by
-    /// their numbers.
+    /// By number, by a part of the name, also if that is a number; one GPU under two APIs is one, two of one name are
+    /// told apart by their numbers.
     #[test]
     fn a_gpu_is_picked_by_number_or_name() {
         let one = |name: &str, api: &str| GpuAdapter {

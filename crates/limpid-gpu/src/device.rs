@@ -15,8 +15,8 @@ use std::thread::{self, ThreadId};
 
 /// The leave to use cooperative matrices, which wgpu calls experimental.
 fn experimental() -> wgpu::ExperimentalFeatures {
-    // SAFETY: nothing is asked of the caller but to know that wgpu may have faults there. One kernel uses them, whose indices are in
-    // bounds by its constants; a device proves it before it trains.
+    // SAFETY: nothing is asked of the caller but to know that wgpu may have faults there. One kernel uses them, whose
+    // indices are in bounds by its constants; a device proves it before it trains.
     #[allow(unsafe_code)]
     unsafe {
         wgpu::ExperimentalFeatures::enabled()
@@ -30,8 +30,8 @@ enum Fault {
     Other(String),
 }
 
-/// What a device has reported: that it is lost, to all; and to each thread the first fault of its own calls since it asked last, for the
-/// library tells them in the call that is at fault.
+/// What a device has reported: that it is lost, to all; and to each thread the first fault of its own calls since it
+/// asked last, for the library tells them in the call that is at fault.
 #[derive(Debug, Default)]
 struct Reported {
     lost: Option<String>,
@@ -56,8 +56,8 @@ impl Drop for Counted {
     }
 }
 
-/// Bytes that may be on their way to the device: wgpu copies what is written to memory of the system, and keeps that until it is
-/// submitted.
+/// Bytes that may be on their way to the device: wgpu copies what is written to memory of the system, and keeps that
+/// until it is submitted.
 pub const STAGING: usize = 64 << 20;
 
 /// A list that a device was given.
@@ -125,8 +125,8 @@ impl GpuDevice {
         GpuDevice::open_within(choice, [u64::MAX; 2])
     }
 
-    /// [`GpuDevice::open`] that takes no buffer of more bytes than `most` says, and shows a kernel no more of one: what a lesser
-    /// GPU would do.
+    /// [`GpuDevice::open`] that takes no buffer of more bytes than `most` says, and shows a kernel no more of one: what
+    /// a lesser GPU would do.
     ///
     /// # Errors
     /// As [`GpuDevice::open`].
@@ -140,8 +140,8 @@ impl GpuDevice {
         GpuDevice::start(&found[place], described, false)
     }
 
-    /// A GPU with an adapter's limits that holds nothing and computes nothing: what a model takes of such a one, and what its kernels
-    /// move, can be counted on it.
+    /// A GPU with an adapter's limits that holds nothing and computes nothing: what a model takes of such a one, and
+    /// what its kernels move, can be counted on it.
     ///
     /// # Errors
     /// If the library that drives GPUs fails.
@@ -225,8 +225,8 @@ impl GpuDevice {
         drop(self.poll(wgpu::PollType::Poll));
         let fault = locked(&self.reported).faults.remove(&thread::current().id());
         if fault.is_some() {
-            // what a device lost while a list was written says first is of the list, and of the loss when its work is done, perhaps by a
-            // thread that is about to tell it
+            // what a device lost while a list was written says first is of the list, and of the loss when its work is
+            // done, perhaps by a thread that is about to tell it
             for _ in 0..50 {
                 drop(self.poll(wgpu::PollType::wait_indefinitely()));
                 if locked(&self.reported).lost.is_some() {
@@ -315,7 +315,8 @@ impl GpuDevice {
         BackendError::Lost { op, what: format!("{}: {what}", self.adapter) }
     }
 
-    /// Ends the device, with all that is in its memory, as a driver does that loses it: every verb that comes after fails.
+    /// Ends the device, with all that is in its memory, as a driver does that loses it: every verb that comes after
+    /// fails.
     pub fn lose(&self) {
         self.raw.destroy();
         drop(self.poll(wgpu::PollType::wait_indefinitely())); // it hears of it when its work is done
@@ -410,13 +411,14 @@ impl GpuDevice {
         locked(&self.compiled).keys().any(|(kernel, _)| *kernel == entry)
     }
 
-    /// A kernel's text, read. wgpu adds a counter to every loop to end loops that never do; drivers then keep a kernel's registers in
-    /// memory, which made a step of GPT-2 5.5 times as slow on an H200 (docs/decisions.md#gpu-loops-end-by-themselves).
+    /// A kernel's text, read. wgpu adds a counter to every loop to end loops that never do; drivers then keep a
+    /// kernel's registers in memory, which made a step of GPT-2 5.5 times as slow on an H200
+    /// (docs/decisions.md#gpu-loops-end-by-themselves).
     fn module(&self, label: &'static str, text: String) -> wgpu::ShaderModule {
         let source = wgpu::ShaderSource::Wgsl(text.into());
         let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
-        // SAFETY: all loops end. Every kernel is a text of this crate, and each of its loops counts, by a step that is at least one,
-        // to a bound far below the largest u32.
+        // SAFETY: all loops end. Every kernel is a text of this crate, and each of its loops counts, by a step that is
+        // at least one, to a bound far below the largest u32.
         #[allow(unsafe_code)]
         unsafe {
             self.raw.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: Some(label), source }, checks)

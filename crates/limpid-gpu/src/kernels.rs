@@ -1,5 +1,5 @@
-//! The table of kernels: each is an entry point of a file in `kernels/`, compiled when a run first needs it and kept with the
-//! device. What is in front of every file is `common.wgsl`.
+//! The table of kernels: each is an entry point of a file in `kernels/`, compiled when a run first needs it and kept
+//! with the device. What is in front of every file is `common.wgsl`.
 
 use crate::adapter::GpuMatrices;
 
@@ -66,9 +66,9 @@ impl Variant {
     }
 }
 
-/// An operand of a product, and how four elements of it are read, of which there may be fewer. What pads a row to a multiple of four is
-/// zero. `ahead`: the read is unconditional, from somewhere, so that the driver does not wait for it before it goes on; that is faster where
-/// the next tile is read early, and slower elsewhere.
+/// An operand of a product, and how four elements of it are read, of which there may be fewer. What pads a row to a
+/// multiple of four is zero. `ahead`: the read is unconditional, from somewhere, so that the driver does not wait for
+/// it before it goes on; that is faster where the next tile is read early, and slower elsewhere.
 fn operand(binding: usize, name: &str, fours: bool, ahead: bool) -> String {
     let (of, read) = match (fours, ahead) {
         (true, true) => ("vec4f", format!("v = select(v, {name}[select(0u, at / 4u, there > 0u)], there > 0u);")),
@@ -76,8 +76,8 @@ fn operand(binding: usize, name: &str, fours: bool, ahead: bool) -> String {
         _ => ("f32", format!("for (var i = 0u; i < 4u; i++) {{ if i < there {{ v[i] = {name}[at + i]; }} }}")),
     };
     format!(
-        "@group(0) @binding({binding}) var<storage, read_write> {name}: array<{of}>;\n\
-         fn {name}_four(at: u32, there: u32) -> vec4f {{ var v = vec4f(0.0); {read} return v; }}\n"
+        "@group(0) @binding({binding}) var<storage, read_write> {name}: array<{of}>;\nfn {name}_four(at: u32, there: \
+         u32) -> vec4f {{ var v = vec4f(0.0); {read} return v; }}\n"
     )
 }
 
@@ -111,7 +111,8 @@ kernels! {
     "sums.wgsl": FOLD = "fold", 2;
     "rotate.wgsl": ROTATE = "rotate", 4;
     "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_ONE = "attend_one", 8;
-        ATTEND_BACK_Q = "attend_back_q", 8; ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8; WATCH_BACK = "watch_back", 8;
+        ATTEND_BACK_Q = "attend_back_q", 8; ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8;
+            WATCH_BACK = "watch_back", 8;
     "activate.wgsl": ACTIVATE = "activate", 2; ACTIVATE_BACK = "activate_back", 3;
     "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 3; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
         SCALE_BACK = "scale_back", 3; DROPOUT = "dropout", 2; GATHER = "gather", 3; GATHER_BACK = "gather_back", 3;

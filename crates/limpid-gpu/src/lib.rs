@@ -1,11 +1,13 @@
-//! limpid's ops on any GPU, through Vulkan, Metal or Direct3D 12: a [`Backend`] on the crate `wgpu`, whose kernels are WGSL.
+//! limpid's ops on any GPU, through Vulkan, Metal or Direct3D 12: a [`Backend`] on the crate `wgpu`, whose kernels are
+//! WGSL.
 //!
-//! `device` opens a GPU and keeps compiled kernels, `memory` has a model's tensors, `rows` a batch's ids and lists, `lists` what the
-//! device is to do, `passes` the two matches from ops to kernels, `update` the optimizer. A kernel and its formula are in a file of
-//! `kernels/`, forward and backward beside each other.
+//! `device` opens a GPU and keeps compiled kernels, `memory` has a model's tensors, `rows` a batch's ids and lists,
+//! `lists` what the device is to do, `passes` the two matches from ops to kernels, `update` the optimizer. A kernel and
+//! its formula are in a file of `kernels/`, forward and backward beside each other.
 //!
-//! Everything is f32; operands of products may be rounded to bf16, and the KV cache may keep bf16. Each sum has one order, so the same device and driver give the same bits, run to run; another driver may
-//! give others. A row's result depends on nothing but the row, so decoding gives the bits of the whole forward.
+//! Everything is f32; operands of products may be rounded to bf16, and the KV cache may keep bf16. Each sum has one
+//! order, so the same device and driver give the same bits, run to run; another driver may give others. A row's result
+//! depends on nothing but the row, so decoding gives the bits of the whole forward.
 #![cfg(feature = "gpu")]
 
 mod adapter;
@@ -132,7 +134,8 @@ pub fn start(
     Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)?))
 }
 
-/// What a model, and its training if there is one, take of that GPU's memory, or of that of a common one where there is none.
+/// What a model, and its training if there is one, take of that GPU's memory, or of that of a common one where there is
+/// none.
 ///
 /// # Errors
 /// As [`GpuAdapter::takes`].
@@ -140,8 +143,8 @@ pub fn takes(choice: &GpuChoice, model: &Model, training: Option<&TrainingMemory
     counted(choice).takes(model, training)
 }
 
-/// What a micro-batch of `batch` costs on that GPU, or on a common one where there is none, by kinds of ops; rows see `keys` keys on
-/// average. Nothing is reserved, and nothing runs. Also, for which GPU that was counted.
+/// What a micro-batch of `batch` costs on that GPU, or on a common one where there is none, by kinds of ops; rows see
+/// `keys` keys on average. Nothing is reserved, and nothing runs. Also, for which GPU that was counted.
 ///
 /// # Errors
 /// If a GPU like that one cannot run the model, or not update these groups of its parameters.
@@ -163,7 +166,8 @@ fn counted(choice: &GpuChoice) -> GpuAdapter {
     GpuDevice::shared(choice).map_or_else(|_| GpuAdapter::common(), |device| device.adapter.clone())
 }
 
-/// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read for many rows.
+/// Elements of a chunk of logits, about: what a kernel sees of a buffer by default, so that the head's weights are read
+/// for many rows.
 const CHUNK: usize = 32 << 20;
 
 impl Gpu {
@@ -261,7 +265,8 @@ impl Gpu {
         &self.device
     }
 
-    /// Whether a region has two bf16 in a word. Only kernels read and write those: nobody else has asked for a cache yet.
+    /// Whether a region has two bf16 in a word. Only kernels read and write those: nobody else has asked for a cache
+    /// yet.
     fn in_halves(&self, region: Region) -> bool {
         self.halves && region.space == MemorySpace::Cache
     }

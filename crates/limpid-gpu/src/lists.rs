@@ -1,6 +1,6 @@
 //! What a device is to do: dispatches of kernels, and clears, in order, in command buffers that are submitted without
-//! waiting; a buffer ends where it has enough to do ([`MOST_WORK`]). Each run writes its list anew, because counts of rows and draws are numbers in it; what costs time, kernels and
-//! bindings, is kept.
+//! waiting; a buffer ends where it has enough to do ([`MOST_WORK`]). Each run writes its list anew, because counts of
+//! rows and draws are numbers in it; what costs time, kernels and bindings, is kept.
 
 use crate::adapter::{ALIGN, BINDINGS, WORDS};
 use crate::device::{Buffer, GpuDevice};
@@ -50,13 +50,13 @@ pub struct Bindings(HashMap<Key, wgpu::BindGroup>);
 /// More than a model's lists have, even where update and chunks vary.
 const KEPT: usize = 1 << 14;
 
-/// Operations of one submit, about, and of one dispatch of a kernel that can be cut. Systems take a device away that does not answer:
-/// Windows after 2 seconds, macOS after some 5, Linux after 10; and a screen that the device draws waits meanwhile. A slow device,
-/// an old integrated one of 300 GFLOP/s, of which plain kernels get a third, does these in half a second; a fast one has some
-/// milliseconds of them, a hundred times what a submit costs.
+/// Operations of one submit, about, and of one dispatch of a kernel that can be cut. Systems take a device away that
+/// does not answer: Windows after 2 seconds, macOS after some 5, Linux after 10; and a screen that the device draws
+/// waits meanwhile. A slow device, an old integrated one of 300 GFLOP/s, of which plain kernels get a third, does these
+/// in half a second; a fast one has some milliseconds of them, a hundred times what a submit costs.
 pub const MOST_WORK: f64 = 5e10;
-/// Operations of an element that is read, changed and written, for kernels whose time is memory's: a slow device moves 20 GB/s, so some
-/// bytes take as long as so many.
+/// Operations of an element that is read, changed and written, for kernels whose time is memory's: a slow device moves
+/// 20 GB/s, so some bytes take as long as so many.
 pub const MOVED: f64 = 100.0;
 /// Operations that are counted for each workgroup: most take 256 elements or less.
 const PLAIN_WORK: f64 = 256.0 * MOVED;
@@ -69,7 +69,8 @@ pub struct List<'a> {
     pass: Option<wgpu::ComputePass<'static>>,
     /// Kernels, and bytes that they are shown.
     pub cost: [u64; 2],
-    /// Operations since the last submit, and of the next dispatch; and its elements, where it needs not all that it is shown.
+    /// Operations since the last submit, and of the next dispatch; and its elements, where it needs not all that it is
+    /// shown.
     work: f64,
     next: f64,
     touched: Option<usize>,

@@ -1,6 +1,6 @@
-//! The memory of a model on a device. A memory space is one buffer, or where it is larger than the device's largest, several
-//! (pages), cut where no tensor lies. A kernel sees a [`Window`] of a buffer, which may be smaller than the buffer: tables that are
-//! larger than the largest window are taken in rows.
+//! The memory of a model on a device. A memory space is one buffer, or where it is larger than the device's largest,
+//! several (pages), cut where no tensor lies. A kernel sees a [`Window`] of a buffer, which may be smaller than the
+//! buffer: tables that are larger than the largest window are taken in rows.
 
 use crate::adapter::ALIGN;
 use crate::device::{Buffer, GpuDevice, Submitted};
@@ -160,8 +160,8 @@ impl Staged {
     }
 }
 
-/// Where the words of a region of the cache are that has two bf16 in each; others stay. Rows have both keys and values, so an even
-/// number of elements.
+/// Where the words of a region of the cache are that has two bf16 in each; others stay. Rows have both keys and values,
+/// so an even number of elements.
 pub fn words_of(region: Region) -> Region {
     match region.space {
         MemorySpace::Cache => Region { at: region.at / 2, cols: region.cols / 2, ..region },

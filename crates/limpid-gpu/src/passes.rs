@@ -71,8 +71,8 @@ pub enum Rounding {
     },
 }
 
-/// One operand of a product: a window, elements from a row of it to the next, and the first column. Four elements are read at once where
-/// both numbers are multiples of four; what pads rows to be that is zero.
+/// One operand of a product: a window, elements from a row of it to the next, and the first column. Four elements are
+/// read at once where both numbers are multiples of four; what pads rows to be that is zero.
 #[derive(Clone, Copy)]
 pub struct Factor<'a> {
     pub window: &'a Window,
@@ -100,8 +100,8 @@ pub fn logits_row(vocab: usize) -> usize {
     vocab.next_multiple_of(8)
 }
 
-/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and there are few tiles,
-/// it is cut in shares of fixed length that are added up in order; they need `room`.
+/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and
+/// there are few tiles, it is cut in shares of fixed length that are added up in order; they need `room`.
 #[allow(clippy::too_many_arguments)] // the operands, and how
 pub fn product(
     list: &mut List,
@@ -170,8 +170,8 @@ pub fn product(
     sums.map_or(Ok(()), |sums| fold(list, to, sums, m, (shares, each_room, m * n), true))
 }
 
-/// In how many shares a product's sums are cut, if there is room, to keep a device busy with few tiles: what is written and read again
-/// is at most half of the operands.
+/// In how many shares a product's sums are cut, if there is room, to keep a device busy with few tiles: what is written
+/// and read again is at most half of the operands.
 pub fn shares([m, n, k]: [usize; 3]) -> usize {
     let tiles = (m.div_ceil(2 * TILE) * n.div_ceil(2 * TILE)).max(1);
     let most = (k * (m + n) + m * n) / (4 * m * n).max(1);
@@ -202,8 +202,8 @@ fn lift(weight: f32) -> f32 {
     2f32.powi(8 - exponent)
 }
 
-/// Rows of a partial sum of norms' gains, where a row has so many norms: about 16 norms, so that what is written and read again is
-/// little beside x, dy and dx, and many workgroups have work.
+/// Rows of a partial sum of norms' gains, where a row has so many norms: about 16 norms, so that what is written and
+/// read again is little beside x, dy and dx, and many workgroups have work.
 pub fn norm_rows(norms: usize) -> usize {
     (16 / norms).max(1)
 }
@@ -226,8 +226,9 @@ impl Memory<'_> {
             (part.clone(), Region { at: table.at + at * table.cols, rows: part.len(), ..table })
         })
     }
-    /// How products round, of values or of gradients. Those lie below the range of f16, since each row has the weight of its loss; as
-    /// if that were about 2^8 they are far from both ends: no scale must be found, and none be kept with a run.
+    /// How products round, of values or of gradients. Those lie below the range of f16, since each row has the weight
+    /// of its loss; as if that were about 2^8 they are far from both ends: no scale must be found, and none be kept
+    /// with a run.
     fn rounding(&self, gradients: bool) -> Rounding {
         let lift = if gradients { lift(self.rows.batch.weight) } else { 1.0 };
         match (self.precision, self.device.adapter.matrices) {
@@ -442,7 +443,8 @@ impl Memory<'_> {
         let (n, dots) = (rows.item_count, Some(self.dots));
         let windows = [Some(&x), batch, Some(&y), Some(&dx), Some(&lse), Some(dy), dots, None];
         let (all, group) = ((rows.items, n, BLOCK), heads.n_head / heads.n_kv_head);
-        // both read queries, keys, values, dy, and a number or two for each query of a head; one y too; each writes its own
+        // both read queries, keys, values, dy, and a number or two for each query of a head; one y too; each writes its
+        // own
         let (queries, seen) = (heads.query_cols() * qkv.rows, 2 * heads.n_head * qkv.rows);
         let read = qkv.len() + queries + seen;
         let cost = [(6.0, read + 2 * queries), (8.0 * group as f64, read + qkv.len() - queries)];
@@ -660,8 +662,9 @@ impl Memory<'_> {
         .concat()
     }
 
-    /// A kernel of attention on items of so many queries, a workgroup for each of `heads`, that takes `work` operations for each feature
-    /// of each query and key, and touches so many elements in all: in as many dispatches as a device may take at once.
+    /// A kernel of attention on items of so many queries, a workgroup for each of `heads`, that takes `work` operations
+    /// for each feature of each query and key, and touches so many elements in all: in as many dispatches as a device
+    /// may take at once.
     #[allow(clippy::too_many_arguments)] // a dispatch, and what it is about
     fn attend(
         &self,
@@ -754,8 +757,8 @@ impl Norms {
         words![x.rows, x.cols, parts, queries, wide, key_wide, key_start, rest, kind, self.eps, on].to_vec()
     }
 
-    /// Rows of a workgroup of the backward, and how many workgroups have the same rows: one for queries or all, one for keys, one for
-    /// what is copied.
+    /// Rows of a workgroup of the backward, and how many workgroups have the same rows: one for queries or all, one for
+    /// keys, one for what is copied.
     fn blocks(&self) -> (usize, usize) {
         match self.heads {
             None => (norm_rows(1), 1),

@@ -1,5 +1,5 @@
-//! Whether a GPU and its driver compute what limpid's formulas say: every kernel beside the backend `reference`, at sizes that no
-//! tile divides.
+//! Whether a GPU and its driver compute what limpid's formulas say: every kernel beside the backend `reference`, at
+//! sizes that no tile divides.
 
 use crate::kernels::{self, Variant};
 use crate::lists::{Bindings, List, MOST_WORK, words};
@@ -69,8 +69,8 @@ impl GpuDevice {
             None => Ok(()),
             Some(fault) => {
                 let what = format!(
-                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of the \
-                     library and of `limpid doctor`, lists every fault), and the cpu trains",
+                    "{} computes wrong results in {fault}; another version of its driver may be correct (`prove`, of \
+                     the library and of `limpid doctor`, lists every fault), and the cpu trains",
                     self.adapter
                 );
                 Err(BackendError::NotSupported { op: "training", what, settings: &["device cpu"] })
@@ -80,8 +80,8 @@ impl GpuDevice {
     }
 }
 
-/// Every kernel on the device, against `reference`; whether a token at a time gives the bits of all at once; whether a run has the
-/// same bits twice.
+/// Every kernel on the device, against `reference`; whether a token at a time gives the bits of all at once; whether a
+/// run has the same bits twice.
 ///
 /// # Errors
 /// If the device is lost, or has no memory for models of a few kilobytes. What it computes wrongly is in the proofs.
@@ -308,7 +308,8 @@ pub fn by_op(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, seed: u64, p
     by_op_in(device, model, Precision::F32, batch, seed, proofs)
 }
 
-/// The same in a precision. In f16 only products, by the device's matrices, of values that f16 has: then only sums round.
+/// The same in a precision. In f16 only products, by the device's matrices, of values that f16 has: then only sums
+/// round.
 fn by_op_in(
     device: &Arc<GpuDevice>,
     model: &Model,
@@ -342,9 +343,9 @@ fn by_op_in(
     Ok(())
 }
 
-/// Products in every form that models need: few rows, small tiles, large ones, several submits, rows that are multiples of four, are not, and
-/// are padded to be, sums that are cut in shares; in each precision. A row has the same bits however many are made at once, and is near a sum
-/// in f64.
+/// Products in every form that models need: few rows, small tiles, large ones, several submits, rows that are multiples
+/// of four, are not, and are padded to be, sums that are cut in shares; in each precision. A row has the same bits
+/// however many are made at once, and is near a sum in f64.
 fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
     let mut bindings = Bindings::default();
     let f16 = device.adapter.matrices.map(|matrices| (Rounding::F16 { matrices, lift: 64.0 }, "of f16"));
@@ -413,7 +414,8 @@ fn products(device: &GpuDevice, proofs: &mut Proofs) -> Result<()> {
                     let bias = if in_shares { 0.0 } else { f64::from(beside[n_]) };
                     let want = bias + (0..k).map(term).sum::<f64>();
                     let size = bias.abs() + (0..k).map(|j| term(j).abs()).sum::<f64>();
-                    // a chain of 32 and a sum of 47 chains round 79 times, each time by at most 6e-8, and mostly not to one side
+                    // a chain of 32 and a sum of 47 chains round 79 times, each time by at most 6e-8, and mostly not to
+                    // one side
                     let off = ((f64::from(*got) - want) / size.max(1e-9)).abs() as f32;
                     let wrong = off.is_nan() || off > 2e-6;
                     let fault = || format!("{}: got {got}, want {want}", place(m, n_));

@@ -1,5 +1,5 @@
-//! A GPU's roofs (as in the roofline model), measured: how fast it multiplies and adds, how fast it moves memory, and what it costs
-//! to start a kernel.
+//! A GPU's roofs (as in the roofline model), measured: how fast it multiplies and adds, how fast it moves memory, and
+//! what it costs to start a kernel.
 
 use crate::GpuDevice;
 use crate::kernels::{self, GpuKernel, Variant};

@@ -1,5 +1,5 @@
-//! The rows of the next run on the device: ids, and lists that kernels walk over, in one buffer of words; the places of the lists
-//! are numbers of the dispatches. It is written in one go, before the run that reads it.
+//! The rows of the next run on the device: ids, and lists that kernels walk over, in one buffer of words; the places of
+//! the lists are numbers of the dispatches. It is written in one go, before the run that reads it.
 
 use crate::device::{Buffer, GpuDevice};
 use crate::memory::Window;
@@ -10,7 +10,8 @@ use limpid_core::ops::{BLOCK, Batch, Span};
 /// Where a kernel finds no list.
 pub const NONE: u32 = u32::MAX;
 
-/// A table's ids in order, for the gradient of the table: each different id with the end of its rows, then all rows, id by id.
+/// A table's ids in order, for the gradient of the table: each different id with the end of its rows, then all rows, id
+/// by id.
 #[derive(Clone, Copy, Default)]
 pub struct Sorted {
     pub at: u32,
@@ -53,8 +54,8 @@ pub struct GpuRows {
     pub outputs: u32,
     pub blocks: u32,
     pub slopes_at: u32,
-    /// Blocks of 64 queries: each the span's numbers and its first row of the span. First those of spans of more than [`FEW`] rows,
-    /// `long` of them.
+    /// Blocks of 64 queries: each the span's numbers and its first row of the span. First those of spans of more than
+    /// [`FEW`] rows, `long` of them.
     pub items: u32,
     pub item_count: usize,
     pub long: usize,

@@ -1,4 +1,5 @@
-//! What no checked program asks for, run by itself: rows that are gathered are those of decoding, which has no gradients.
+//! What no checked program asks for, run by itself: rows that are gathered are those of decoding, which has no
+//! gradients.
 
 use super::*;
 use crate::kernels::{self, Variant};
@@ -8,8 +9,8 @@ use limpid_core::config::Config;
 use limpid_core::kernels::gather;
 use limpid_core::ops::{ActiveRows, Back, Grad};
 
-/// Workgroups fill a rectangle where they are many, and there may be more of them than a list has work: those write nothing, neither
-/// behind the output nor into its last element.
+/// Workgroups fill a rectangle where they are many, and there may be more of them than a list has work: those write
+/// nothing, neither behind the output nor into its last element.
 #[test]
 fn workgroups_beyond_a_list_write_nothing() {
     let Some(device) = crate::test_device::device() else { return };
@@ -62,8 +63,8 @@ fn a_device_that_computes_wrongly_is_refused() {
     );
 }
 
-/// The gradient of each gathered row goes to the row that it was copied from, also to one that was copied twice; to be added, or to
-/// replace what is there.
+/// The gradient of each gathered row goes to the row that it was copied from, also to one that was copied twice; to be
+/// added, or to replace what is there.
 #[test]
 fn gathered_rows_give_their_gradients_back() {
     let Some(device) = crate::test_device::device() else { return };

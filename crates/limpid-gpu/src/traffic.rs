@@ -18,10 +18,11 @@ pub struct OpTraffic {
     pub launches: u64,
     /// Bytes that the kernels read and write: each tensor once for each kernel, as if caches held it meanwhile.
     pub bytes: u64,
-    /// Bytes that the op's sums read and write, each tensor once for each sum. Most ops are one: y = f(x). Others are several over
-    /// different things, which no kernel does in one pass without adding in memory in an order of chance: a linear layer's backward are
-    /// two products; attention's a sum over keys (dq) and one over queries (dk, dv); a lookup's one for each table; the loss is a product
-    /// and a softmax, and its backward two products more, each for as many rows as there is room for logits.
+    /// Bytes that the op's sums read and write, each tensor once for each sum. Most ops are one: y = f(x). Others are
+    /// several over different things, which no kernel does in one pass without adding in memory in an order of chance:
+    /// a linear layer's backward are two products; attention's a sum over keys (dq) and one over queries (dk, dv); a
+    /// lookup's one for each table; the loss is a product and a softmax, and its backward two products more, each for
+    /// as many rows as there is room for logits.
     pub least: u64,
     /// Floating-point operations of its matrix products.
     pub flops: f64,
@@ -113,7 +114,8 @@ fn len<const N: usize>(regions: [Option<Region>; N]) -> usize {
     regions.into_iter().flatten().map(|region| region.len()).sum()
 }
 
-/// Elements that an op's forward reads and writes, each once for each of its sums; logits come in chunks of so many rows.
+/// Elements that an op's forward reads and writes, each once for each of its sums; logits come in chunks of so many
+/// rows.
 fn forward(mut op: Op, chunk: usize) -> usize {
     let all = op.operands().map(|(_, region)| region.len()).sum();
     match op {
@@ -131,8 +133,8 @@ fn forward(mut op: Op, chunk: usize) -> usize {
     }
 }
 
-/// Elements that an op's backward reads and writes, each once for each of its sums; batches have so many different tokens, positions and
-/// segments.
+/// Elements that an op's backward reads and writes, each once for each of its sums; batches have so many different
+/// tokens, positions and segments.
 fn backward(back: &Back, chunk: usize, ids: [usize; 3]) -> usize {
     let grads: [Option<Region>; 2] = back.dx.map(|dx| dx.map(|dx| dx.region));
     let (dy, dx) = (len([back.dy]), len(grads));
@@ -183,8 +185,8 @@ mod tests {
     use limpid_core::config::Config;
     use limpid_core::model::Mode;
 
-    /// A list that is counted is the one that runs; and no op moves more than 1.3 times what it must, in a small model, and in a layer
-    /// of GPT-2 with its head, whose logits come in chunks.
+    /// A list that is counted is the one that runs; and no op moves more than 1.3 times what it must, in a small model,
+    /// and in a layer of GPT-2 with its head, whose logits come in chunks.
     #[test]
     fn no_op_moves_much_more_than_it_must() {
         let Some(device) = crate::test_device::device() else { return };

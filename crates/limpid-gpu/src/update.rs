@@ -1,5 +1,5 @@
-//! The optimizer. Norm, clipping and the decision to skip stay on the device, so nothing waits; the report is made of sums over
-//! blocks that the host adds up in f64 when it is asked.
+//! The optimizer. Norm, clipping and the decision to skip stay on the device, so nothing waits; the report is made of
+//! sums over blocks that the host adds up in f64 when it is asked.
 
 use crate::kernels::{self, Variant};
 use crate::lists::{List, MOVED, words};
@@ -13,8 +13,8 @@ use std::ops::Range;
 
 /// Elements of which a workgroup makes a sum (`BLOCK` of update.wgsl).
 const BLOCK: usize = 4096;
-/// Elements at the head of the sums: the factor that clips, whether something changes, whether the losses hold it back; then Muon's
-/// 1 / norm.
+/// Elements at the head of the sums: the factor that clips, whether something changes, whether the losses hold it back;
+/// then Muon's 1 / norm.
 const HEAD: usize = 2 * STEP;
 
 /// Pieces that a group is cut in, about.
@@ -69,8 +69,9 @@ struct UpdateRange {
     sums: Option<usize>,
 }
 
-/// Puts the norm of the gradient on the list, with the factor that clips it and the decision whether anything changes: sums of squares over
-/// blocks of the parts `squared`, then all of them together, then the losses that may hold the update back.
+/// Puts the norm of the gradient on the list, with the factor that clips it and the decision whether anything changes:
+/// sums of squares over blocks of the parts `squared`, then all of them together, then the losses that may hold the
+/// update back.
 fn norm_and_hold(
     list: &mut List,
     rule: &Rule,
@@ -108,8 +109,8 @@ impl Gpu {
         self.weights.param.pieces(range, most.max(BLOCK))
     }
 
-    /// Cuts groups at the ends of the watched ranges, into parts that a kernel can see, and gives the watched ones places for their sums
-    /// from `next` on. Also returns the first place after those.
+    /// Cuts groups at the ends of the watched ranges, into parts that a kernel can see, and gives the watched ones
+    /// places for their sums from `next` on. Also returns the first place after those.
     fn arrange(&self, groups: &[ParamGroup], watch: &[Change], mut next: usize) -> (Vec<UpdateRange>, Watched, usize) {
         let mut parts = vec![];
         let mut watched: Watched = watch.iter().map(|change| (change.range.clone(), vec![])).collect();
@@ -135,7 +136,8 @@ impl Gpu {
         (parts, watched, next)
     }
 
-    /// Puts an update on the device's list: the norm of the gradient, whether anything changes, then each part of each group.
+    /// Puts an update on the device's list: the norm of the gradient, whether anything changes, then each part of each
+    /// group.
     pub(crate) fn begin(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.check_groups("update", groups)?;
         self.sees(groups)?;

@@ -1,8 +1,8 @@
-//! limpid in Python: the extension module `limpid._limpid`, which the package in `python/limpid` presents. The library does the work; here
-//! values change their language.
+//! limpid in Python: the extension module `limpid._limpid`, which the package in `python/limpid` presents. The library
+//! does the work; here values change their language.
 //!
-//! `model.rs` is `Lm`, `trace.rs` what is seen of a run, `tensor.rs` numbers that NumPy and PyTorch read in place, `training.rs` `train` and
-//! the windows it reads, `local.rs` what keeps a model in the process that opened it.
+//! `model.rs` is `Lm`, `trace.rs` what is seen of a run, `tensor.rs` numbers that NumPy and PyTorch read in place,
+//! `training.rs` `train` and the windows it reads, `local.rs` what keeps a model in the process that opened it.
 
 mod local;
 mod model;

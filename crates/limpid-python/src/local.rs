@@ -1,5 +1,5 @@
-//! What belongs to one process: a model's threads are not in a copy that `fork` makes, so the copy may neither use the model nor end it, nor
-//! wait for a lock that a thread held which it does not have.
+//! What belongs to one process: a model's threads are not in a copy that `fork` makes, so the copy may neither use the
+//! model nor end it, nor wait for a lock that a thread held which it does not have.
 
 use crate::LimpidError;
 use pyo3::prelude::*;
@@ -22,8 +22,8 @@ impl<T> Local<T> {
         let (own, now) = (self.process, std::process::id());
         if own != now {
             return Err(LimpidError::new_err(format!(
-                "this was opened in process {own} and is used in process {now}, a fork of it without its threads: open it again there, or start \
-                 processes with multiprocessing's `spawn`"
+                "this was opened in process {own} and is used in process {now}, a fork of it without its threads: \
+                 open it again there, or start processes with multiprocessing's `spawn`"
             )));
         }
         let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,8 +22,8 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A language model: a transformer with its weights and, mostly, a tokenizer. `Lm.open(path)` opens one, `limpid.train()` makes one. Several
-/// threads may use it at once.
+/// A language model: a transformer with its weights and, mostly, a tokenizer. `Lm.open(path)` opens one,
+/// `limpid.train()` makes one. Several threads may use it at once.
 #[pyclass(frozen, module = "limpid")]
 pub struct Lm {
     lm: Local<Arc<limpid::Lm>>,
@@ -266,7 +266,8 @@ impl Lm {
 
 #[pymethods]
 impl Lm {
-    /// Opens a model: a folder of limpid's or HuggingFace's, a .gguf, a .bin of llm.c's, an adapter, or a state that a run kept.
+    /// Opens a model: a folder of limpid's or HuggingFace's, a .gguf, a .bin of llm.c's, an adapter, or a state that a
+    /// run kept.
     #[staticmethod]
     #[pyo3(signature = (path, *, threads = None, precision = "f32", simd = None, device = "cpu"))]
     fn open(
@@ -301,7 +302,8 @@ impl Lm {
         Ok(Parameters { lm: Local::new(lm), shapes })
     }
 
-    /// Continues a prompt, a text or ids; from the beginning of a text if it is empty. The prompt is not part of the sample.
+    /// Continues a prompt, a text or ids; from the beginning of a text if it is empty. The prompt is not part of the
+    /// sample.
     #[pyo3(signature = (prompt = Prompt::Text(String::new()), **choosing), text_signature = "($self, prompt='', *, max_tokens=200, temperature=0.8, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, seed=1337, sample=0, stop=(), overflow='slide-half')")]
     fn generate(&self, py: Python, prompt: Prompt, choosing: Option<&Bound<PyDict>>) -> PyResult<Sample> {
         let (lm, mut options) = (self.get()?, options(choosing)?);
@@ -317,8 +319,8 @@ impl Lm {
         Stream::new(lm, &ids, &options)
     }
 
-    /// Answers the last message of a conversation, `[{"role": "user", "content": "..."}]`, or one text. For models that were trained on
-    /// conversations.
+    /// Answers the last message of a conversation, `[{"role": "user", "content": "..."}]`, or one text. For models that
+    /// were trained on conversations.
     #[pyo3(signature = (messages, **choosing), text_signature = "($self, messages, *, max_tokens=200, temperature=0.8, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, seed=1337, sample=0, stop=(), overflow='slide-half')")]
     fn chat(&self, py: Python, messages: &Bound<PyAny>, choosing: Option<&Bound<PyDict>>) -> PyResult<Sample> {
         let (lm, asked) = (self.get()?, self::messages(messages)?);
@@ -334,20 +336,22 @@ impl Lm {
         Stream::new(lm, &ids, &options)
     }
 
-    /// How likely `continuation` is after `prompt`: the logarithm of each token's probability, in nats. Their sum is the whole's.
+    /// How likely `continuation` is after `prompt`: the logarithm of each token's probability, in nats. Their sum is
+    /// the whole's.
     fn score(&self, py: Python, prompt: &str, continuation: &str) -> PyResult<Vec<f64>> {
         self.run(py, |lm| Ok(lm.score(prompt, continuation)?.log_probs))
     }
 
-    /// The loss on a text, a file or a name that `--data` takes, in windows of the context: a dictionary with `loss` in nats a token, `perplexity`
-    /// and `tokens`.
+    /// The loss on a text, a file or a name that `--data` takes, in windows of the context: a dictionary with `loss` in
+    /// nats a token, `perplexity` and `tokens`.
     fn evaluate(&self, py: Python, data: &str) -> PyResult<Py<PyAny>> {
         let score = self.run(py, |lm| lm.evaluate(&TextSource::new(data)))?;
         let said = json!({ "loss": score.loss(), "perplexity": score.perplexity(), "tokens": score.tokens });
         Ok(pythonize(py, &said)?.unbind())
     }
 
-    /// A text as one vector, a float32 tensor `[d_model]`: the hidden states before the head, pooled (`mean`, `last`, `first`, ...).
+    /// A text as one vector, a float32 tensor `[d_model]`: the hidden states before the head, pooled (`mean`, `last`,
+    /// `first`, ...).
     #[pyo3(signature = (text, pooling = "mean"))]
     fn embed(&self, py: Python, text: &str, pooling: &str) -> PyResult<Tensor> {
         let pooling = pooling.parse().map_err(raised)?;
@@ -362,7 +366,8 @@ impl Lm {
         self.run(py, |lm| Ok(lm.fill(text)?.text))
     }
 
-    /// Writes the model with its tokenizer: `limpid`, `huggingface`, `gguf` or `llmc`. Matrices are stored as they were, or as `dtype`.
+    /// Writes the model with its tokenizer: `limpid`, `huggingface`, `gguf` or `llmc`. Matrices are stored as they
+    /// were, or as `dtype`.
     #[pyo3(signature = (path, format = "limpid", dtype = None))]
     fn save(&self, py: Python, path: PathBuf, format: &str, dtype: Option<&str>) -> PyResult<()> {
         let format = parse_axis(format).map_err(|error| PyValueError::new_err(format!("format: {error}")))?;
@@ -374,7 +379,8 @@ impl Lm {
         })
     }
 
-    /// Runs a prompt, a text or ids, and gives every tensor of the run by name: `lm.trace("To be")["blocks.0.attn.hook_pattern"]`.
+    /// Runs a prompt, a text or ids, and gives every tensor of the run by name: `lm.trace("To
+    /// be")["blocks.0.attn.hook_pattern"]`.
     fn trace(&self, py: Python, prompt: Prompt) -> PyResult<Trace> {
         let lm = self.get()?;
         let ids = prompt.ids(&lm)?;
@@ -382,8 +388,9 @@ impl Lm {
         Ok(Trace::new(run, |id| word(&lm, id)))
     }
 
-    /// Gradients at the tensors and parameters of these names: of the loss of a prompt, or, with `answer`, of that token's log-probability (with
-    /// `rather_than` of the difference of their logits) at `position`. A dictionary of tensors with the shapes of their names.
+    /// Gradients at the tensors and parameters of these names: of the loss of a prompt, or, with `answer`, of that
+    /// token's log-probability (with `rather_than` of the difference of their logits) at `position`. A dictionary of
+    /// tensors with the shapes of their names.
     #[pyo3(
         signature = (prompt, names, *, answer = None, rather_than = None, position = -1),
         text_signature = "($self, prompt, names, *, answer=None, rather_than=None, position=-1)"
@@ -408,8 +415,8 @@ impl Lm {
         Ok(all)
     }
 
-    /// The same model with every run changed: steps are dictionaries, as docs/interventions.md has them. Both share the weights, and this one
-    /// stays as it is.
+    /// The same model with every run changed: steps are dictionaries, as docs/interventions.md has them. Both share the
+    /// weights, and this one stays as it is.
     fn intervene(&self, py: Python, steps: &Bound<PyAny>) -> PyResult<Lm> {
         let steps: Interventions =
             as_json(steps)?.parse().map_err(|error: InterventionError| raised(limpid::Error::from(error)))?;
@@ -427,11 +434,13 @@ impl Lm {
         Ok(self.get()?.without_interventions().into())
     }
 
-    /// Runs `corrupt` many times, each time with one activation of `clean` in its place, and measures how much of the clean run's behaviour each
-    /// restores (activation patching). `by` is `head`, `position` or `pair`; the metric is the answer's logit less that of `rather_than`, its
-    /// log-probability, or without an answer `metric`: `kl` or `loss`. `to` and `to_heads` follow paths (path patching); `estimate` takes gradients instead of runs.
+    /// Runs `corrupt` many times, each time with one activation of `clean` in its place, and measures how much of the
+    /// clean run's behaviour each restores (activation patching). `by` is `head`, `position` or `pair`; the metric is
+    /// the answer's logit less that of `rather_than`, its log-probability, or without an answer `metric`: `kl` or
+    /// `loss`. `to` and `to_heads` follow paths (path patching); `estimate` takes gradients instead of runs.
     #[pyo3(
-        signature = (clean, corrupt, *, site = "resid_pre", by = "head", answer = None, rather_than = None, metric = "kl", position = -1,
+        signature = (clean, corrupt, *, site = "resid_pre", by = "head", answer = None, rather_than = None,
+        metric = "kl", position = -1,
             to = None, to_heads = None, estimate = false, confirm = false),
         text_signature = "($self, clean, corrupt, *, site='resid_pre', by='head', answer=None, rather_than=None, metric='kl', position=-1, to=None, to_heads=None, estimate=False, confirm=False)"
     )]
@@ -476,8 +485,8 @@ impl Lm {
         Ok(Sweep::new(done, &question.corrupt.iter().map(|id| word(&lm, *id)).collect::<Vec<_>>()))
     }
 
-    /// The page that looks into a run of this prompt: one HTML file that needs no network, of at most `max_bytes`. A notebook shows it, and
-    /// `save(path)` writes it.
+    /// The page that looks into a run of this prompt: one HTML file that needs no network, of at most `max_bytes`. A
+    /// notebook shows it, and `save(path)` writes it.
     #[pyo3(signature = (prompt, max_bytes = 10_000_000))]
     fn look(&self, py: Python, prompt: &str, max_bytes: usize) -> PyResult<Py<PyAny>> {
         let lm = self.get()?;
@@ -715,8 +724,9 @@ impl Tokenizer {
         self.tokenizer.decode(&ids.0).map_err(raised)
     }
 
-    /// The tokens of a text: of each its id, its text, and where it begins and ends, in characters. Two tokens that share a character both have
-    /// it. Where a tokenizer changes the text (lower case, say) there are no places: begin and end are None.
+    /// The tokens of a text: of each its id, its text, and where it begins and ends, in characters. Two tokens that
+    /// share a character both have it. Where a tokenizer changes the text (lower case, say) there are no places: begin
+    /// and end are None.
     fn tokens(&self, text: &str) -> PyResult<Vec<PlacedToken>> {
         let ids = self.tokenizer.encode(text).map_err(raised)?;
         let bytes: Vec<Vec<u8>> = ids.iter().map(|id| self.tokenizer.piece_bytes(*id).unwrap_or_default()).collect();

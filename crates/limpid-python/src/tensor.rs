@@ -50,8 +50,8 @@ impl Values {
     }
 }
 
-/// A tensor that cannot be changed, its numbers row by row. `numpy.asarray(t)` and `torch.from_dlpack(t)` read it without a copy; `t[...]`
-/// indexes it as NumPy does, and arithmetic, comparisons and methods (`t.mean()`) are NumPy's.
+/// A tensor that cannot be changed, its numbers row by row. `numpy.asarray(t)` and `torch.from_dlpack(t)` read it
+/// without a copy; `t[...]` indexes it as NumPy does, and arithmetic, comparisons and methods (`t.mean()`) are NumPy's.
 #[pyclass(frozen, module = "limpid")]
 pub struct Tensor {
     /// Its name in the model.
@@ -112,8 +112,8 @@ impl From<Arc<NamedTensor>> for Tensor {
     }
 }
 
-/// A plot for a notebook: an image, since the styles of an SVG in the page would reach the rest of the notebook, and since Jupyter takes an SVG
-/// out of a notebook that is not trusted.
+/// A plot for a notebook: an image, since the styles of an SVG in the page would reach the rest of the notebook, and
+/// since Jupyter takes an SVG out of a notebook that is not trusted.
 pub fn image(plot: &TensorPlot) -> String {
     let svg = base64(plot.svg(None).as_bytes());
     format!("<img alt=\"heat map\" style=\"max-width:100%\" src=\"data:image/svg+xml;base64,{svg}\">")
@@ -151,7 +151,8 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// The same in bfloat16, each number rounded to the nearest (ties to even). For `torch.from_dlpack`: NumPy has no such type.
+    /// The same in bfloat16, each number rounded to the nearest (ties to even). For `torch.from_dlpack`: NumPy has no
+    /// such type.
     fn bfloat16(&self) -> PyResult<Tensor> {
         let Values::F32(tensor) = &self.values else {
             return Err(PyTypeError::new_err(format!("only float32 is rounded to bfloat16: this is {}", self.dtype())));
@@ -344,7 +345,8 @@ impl Tensor {
         // before version 1 nothing says that memory is read-only, so the reader gets memory of its own
         if !versioned && copy == Some(false) {
             return Err(PyBufferError::new_err(
-                "copy=False: the tensor is read-only, which DLPack can say from version 1.0 on: ask with max_version=(1, 0)",
+                "copy=False: the tensor is read-only, which DLPack can say from version 1.0 on: ask with \
+                 max_version=(1, 0)",
             ));
         }
         let (_, wide, code, _) = self.values.kind();
@@ -377,8 +379,8 @@ impl Tensor {
         }
         let asked = |flag: c_int| flags & flag == flag;
         let bytes = tensor.values.bytes();
-        // SAFETY: `view` is Python's; what it points to belongs to the tensor, which `obj` keeps as long as the view lives and which never
-        // changes. Flags that ask for less get null pointers, as the protocol says.
+        // SAFETY: `view` is Python's; what it points to belongs to the tensor, which `obj` keeps as long as the view
+        // lives and which never changes. Flags that ask for less get null pointers, as the protocol says.
         unsafe {
             (*view).buf = bytes.as_ptr().cast_mut().cast();
             (*view).len = bytes.len() as isize;
@@ -519,7 +521,8 @@ mod dlpack {
         } else {
             (Box::into_raw(Box::new(Plain { tensor, held, deleter: Some(end_plain) })).cast(), PLAIN)
         };
-        // SAFETY: the pointer is not null, the name lives as long as the program, and the destructor takes such a capsule.
+        // SAFETY: the pointer is not null, the name lives as long as the program, and the destructor takes such a
+        // capsule.
         unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(pointer, name.as_ptr(), Some(end_capsule))) }
             .map(Bound::unbind)
     }

@@ -13,8 +13,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Arc;
 
-/// One run of a prompt: a mapping from names to tensors. It keeps little and computes what is asked for, so a trace of a long prompt is
-/// small; names are TransformerLens's (docs/names.md).
+/// One run of a prompt: a mapping from names to tensors. It keeps little and computes what is asked for, so a trace of
+/// a long prompt is small; names are TransformerLens's (docs/names.md).
 #[pyclass(frozen, mapping, module = "limpid")]
 pub struct Trace {
     names: Vec<String>,
@@ -145,8 +145,8 @@ impl Sweep {
 
 #[pymethods]
 impl Sweep {
-    /// How much of the clean run's behaviour each patch restores: 1 is all of it, 0 none. Its axes are TransformerLens's: `[layer, pos]`,
-    /// `[layer, head]`, ...
+    /// How much of the clean run's behaviour each patch restores: 1 is all of it, 0 none. Its axes are
+    /// TransformerLens's: `[layer, pos]`, `[layer, head]`, ...
     #[getter]
     fn recovered(&self) -> Tensor {
         Arc::new(self.sweep.recovered.clone()).into()

@@ -1,4 +1,5 @@
-//! `train` and the windows that it reads. Their keywords are the library's settings, which it resolves as it does the command's.
+//! `train` and the windows that it reads. Their keywords are the library's settings, which it resolves as it does the
+//! command's.
 
 use crate::local::Local;
 use crate::tensor::Tensor;
@@ -79,7 +80,8 @@ fn run(job: &TrainingJob, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Con
 fn event(plan: &TrainingPlan, event: &TrainEvent) -> Option<Value> {
     Some(match event {
         TrainEvent::Step(step, seconds) => json!({
-            "event": "step", "step": step.step, "steps": plan.recipe.steps, "loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
+            "event": "step", "step": step.step, "steps": plan.recipe.steps, "loss": step.loss, "grad_norm": step.norm,
+            "learning_rate": step.rate,
             "tokens": step.tokens, "seconds": seconds,
         }),
         TrainEvent::Validated { step, loss, tokens, best } => {
@@ -92,8 +94,8 @@ fn event(plan: &TrainingPlan, event: &TrainEvent) -> Option<Value> {
     })
 }
 
-/// Trains by these settings, and calls `tell` with every event, a dictionary. Returns the run's folder and its summary. What
-/// `tell` raises, or Ctrl-C, saves the run, ends it and comes through.
+/// Trains by these settings, and calls `tell` with every event, a dictionary. Returns the run's folder and its summary.
+/// What `tell` raises, or Ctrl-C, saves the run, ends it and comes through.
 #[pyfunction]
 pub fn train(py: Python, settings: Vec<(String, OsString)>, tell: Py<PyAny>) -> PyResult<(PathBuf, Py<PyAny>)> {
     let (folder, summary) = py.detach(|| {
@@ -174,8 +176,8 @@ impl Dataset {
         Ok(pythonize(py, &recipe)?.unbind())
     }
 
-    /// The windows of step `step`, counted from 0, as two int64 tensors `[batch, pos]`: the tokens, and the token to predict at each; -100,
-    /// which PyTorch's cross_entropy ignores, where there is none.
+    /// The windows of step `step`, counted from 0, as two int64 tensors `[batch, pos]`: the tokens, and the token to
+    /// predict at each; -100, which PyTorch's cross_entropy ignores, where there is none.
     fn batch(&self, step: u64) -> PyResult<(Tensor, Tensor)> {
         let (batch, width) = self.with(|plan| {
             let batches = plan.recipe.batches(&plan.corpus.train, plan.objective).map_err(raised)?;

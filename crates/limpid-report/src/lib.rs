@@ -1,5 +1,5 @@
-//! Reports of runs: [`RunRecord::read`] reads a run's folder, [`html`] makes one page of one run or several. The page is complete in
-//! itself: it needs no network and no script, and is light or dark as the reader's browser is.
+//! Reports of runs: [`RunRecord::read`] reads a run's folder, [`html`] makes one page of one run or several. The page
+//! is complete in itself: it needs no network and no script, and is light or dark as the reader's browser is.
 //!
 //! `plot.rs` draws curves as SVG, `words.rs` says what they do, `model.rs` shows the model
 //! at the end, `page.rs` puts the page together, with `page.css` and, for readers who point
@@ -160,8 +160,8 @@ pub fn differences(runs: &[RunRecord]) -> BTreeMap<&str, Vec<&str>> {
 /// What to know before losses of several runs are compared: whose tokens differ.
 pub fn caution(runs: &[RunRecord]) -> Option<&'static str> {
     let differ = runs.iter().any(|run| run.tokenizer != runs[0].tokenizer);
-    let mend = "These runs have different tokenizers, and a loss in nats a token is lower where tokens are shorter: compare bits per byte, \
-                and those only on the same text.";
+    let mend = "These runs have different tokenizers, and a loss in nats a token is lower where tokens are shorter: \
+                compare bits per byte, and those only on the same text.";
     differ.then_some(mend)
 }
 
@@ -334,7 +334,8 @@ mod tests {
         // of means of three steps, the second is below the middle of 7 and 2
         assert_eq!(
             said("Loss"),
-            "Training falls from 7.00 to 2.00, fastest between steps 1 and 5; validation falls from 6.00 to 2.50 at step 4,000, then rises to 3.50."
+            "Training falls from 7.00 to 2.00, fastest between steps 1 and 5; validation falls from 6.00 to 2.50 at \
+             step 4,000, then rises to 3.50."
         );
         assert_eq!(
             said("Loss, closer"),

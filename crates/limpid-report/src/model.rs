@@ -1,7 +1,8 @@
-//! What the model of a run does at its end: how much each token of the sample looks at the ones before it, head by head, and how
-//! long the vectors of the residual stream are, layer by layer.
+//! What the model of a run does at its end: how much each token of the sample looks at the ones before it, head by
+//! head, and how long the vectors of the residual stream are, layer by layer.
 //!
-//! A picture of a head has a pixel for each weight, coded by its palette: `page.js` reads the weight under the pointer from it.
+//! A picture of a head has a pixel for each weight, coded by its palette: `page.js` reads the weight under the pointer
+//! from it.
 
 use crate::escape::escape;
 use crate::plot::{Curve, CurvePlot, Style, shared};
@@ -76,10 +77,10 @@ impl ModelLook {
         let token = |word: &String| format!("<span>{}</span>", escape(&word.replace('\n', "⏎")));
         let tokens: String = self.tokens.iter().map(token).collect();
         let mut out = format!(
-            "<h2>Attention in the sample</h2>\n<p class=\"words\">{}</p>\n<div id=\"heads\">\n<p class=\"tokens\">{tokens}</p>\n\
-             <p class=\"legend\">Row: a token that looks; column: a token that it looks at; weight 0 \
-             <img class=\"scale\" alt=\"from dark to bright, 0.25 in the middle\" src=\"{}\"> 1, in the middle 0.25; paper: hidden \
-             by the mask</p>\n",
+            "<h2>Attention in the sample</h2>\n<p class=\"words\">{}</p>\n<div id=\"heads\">\n<p \
+             class=\"tokens\">{tokens}</p>\n<p class=\"legend\">Row: a token that looks; column: a token that it \
+             looks at; weight 0 <img class=\"scale\" alt=\"from dark to bright, 0.25 in the middle\" src=\"{}\"> 1, \
+             in the middle 0.25; paper: hidden by the mask</p>\n",
             escape(&summary(&looks, self.tokens.len())),
             picture(256, &(0..=255).map(Some).collect::<Vec<_>>()),
         );
@@ -93,7 +94,8 @@ impl ModelLook {
                 };
                 let codes: Vec<Option<u8>> = matrix.values.iter().enumerate().map(code).collect();
                 out += &format!(
-                    "<div class=\"head\"><img alt=\"Layer {layer}, head {head}: {}\" src=\"{}\"><p>{head}: <span>{}</span></p></div>\n",
+                    "<div class=\"head\"><img alt=\"Layer {layer}, head {head}: {}\" src=\"{}\"><p>{head}: \
+                     <span>{}</span></p></div>\n",
                     sentence(looks),
                     picture(matrix.size[1], &codes),
                     head_label(looks),
@@ -147,7 +149,8 @@ fn sentence(scores: &HeadScores) -> String {
     let [before, itself, first] =
         [scores.previous, scores.current, scores.first].map(|share| 100.0 * share.unwrap_or(0.0));
     format!(
-        "{before:.0}% of its weight on the token before, {itself:.0}% on the token itself, {first:.0}% on the first token"
+        "{before:.0}% of its weight on the token before, {itself:.0}% on the token itself, {first:.0}% on the first \
+         token"
     )
 }
 
@@ -220,7 +223,8 @@ mod tests {
         let page = look.html(7);
         assert!(
             page.contains(
-                "Of 3 heads, 1 looks at the token before (previous), 1 looks at the first token (first); 1 has no clear habit."
+                "Of 3 heads, 1 looks at the token before (previous), 1 looks at the first token (first); 1 has no \
+                 clear habit."
             ),
             "{page}"
         );

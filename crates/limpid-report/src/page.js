@@ -1,5 +1,5 @@
-// What a page can do where it is read: show the values of every curve at a step, in all charts at once, and zoom into steps.
-// Without it the page is whole. Numbers are those of the curves themselves; nothing is estimated between them.
+// What a page can do where it is read: show the values of every curve at a step, in all charts at once, and zoom into
+// steps. Without it the page is whole. Numbers are those of the curves themselves; nothing is estimated between them.
 const SVG = "http://www.w3.org/2000/svg";
 const make = (name, classes, parent) => {
   const made = document.createElementNS(SVG, name);

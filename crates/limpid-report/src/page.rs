@@ -1,5 +1,5 @@
-//! The page: the results in words and numbers, the curves, samples and settings; for several runs also what differs between them.
-//! All text that comes from outside goes through [`escape`].
+//! The page: the results in words and numbers, the curves, samples and settings; for several runs also what differs
+//! between them. All text that comes from outside goes through [`escape`].
 
 use crate::escape::escape;
 use crate::plot::{Curve, CurvePlot, Style, around, mean, median, shared};
@@ -58,13 +58,12 @@ pub fn html(runs: &[RunRecord]) -> String {
     // no other style or script, no picture from elsewhere: whatever a text smuggled in, it would do nothing
     let [style, script] = [css, js].map(|text| format!("'sha256-{}'", base64(&Sha256::digest(text))));
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src {style}; script-src {script}; \
-         img-src data:; base-uri 'none'; form-action 'none'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} - limpid</title>\n\
-         <style>{css}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<footer>Made by limpid.</footer>\n\
-         <script>{js}</script>\n</body>\n</html>\n"
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta \
+         http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src {style}; script-src {script}; \
+         img-src data:; base-uri 'none'; form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width, \
+         initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} - \
+         limpid</title>\n<style>{css}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<footer>Made by \
+         limpid.</footer>\n<script>{js}</script>\n</body>\n</html>\n"
     )
 }
 

@@ -1,9 +1,9 @@
 //! Curves as SVG: axes with round numbers, and points thinned to what a column of pixels can show.
 //!
-//! Every plot has the same size and the same steps, whatever it shows. Curves differ in colour, in dash and in marker, so
-//! that they can be told apart in grey, too. Colours are CSS classes, so that one picture serves light and dark. A curve's
-//! `points` are its values (of a logarithmic axis: their logarithms), which a matrix puts in place: `page.js` reads them
-//! as they are, and zooms by another matrix.
+//! Every plot has the same size and the same steps, whatever it shows. Curves differ in colour, in dash and in marker,
+//! so that they can be told apart in grey, too. Colours are CSS classes, so that one picture serves light and dark. A
+//! curve's `points` are its values (of a logarithmic axis: their logarithms), which a matrix puts in place: `page.js`
+//! reads them as they are, and zooms by another matrix.
 
 use crate::escape::escape;
 use crate::units::{tick, ticks};
@@ -67,7 +67,8 @@ impl Style {
             .mark
             .map_or(String::new(), |mark| format!("<path class=\"{} mark\" d=\"M15 6{}\"/>", self.colour, MARKS[mark]));
         format!(
-            "<svg class=\"key\" viewBox=\"0 0 30 12\" aria-hidden=\"true\"><path class=\"{}\" d=\"M0 6H30\"/>{mark}</svg>",
+            "<svg class=\"key\" viewBox=\"0 0 30 12\" aria-hidden=\"true\"><path class=\"{}\" d=\"M0 \
+             6H30\"/>{mark}</svg>",
             self.class()
         )
     }
@@ -194,8 +195,8 @@ impl CurvePlot {
         Some(PlotAxis { values: (low, high), log: self.log, pixels: (*Y.end(), *Y.start()) })
     }
 
-    /// The figure, the page's `number`-th, with at most two points of a curve in each of `columns` columns; empty if there is nothing
-    /// to draw.
+    /// The figure, the page's `number`-th, with at most two points of a curve in each of `columns` columns; empty if
+    /// there is nothing to draw.
     pub fn svg(&self, number: usize, x: &PlotAxis, columns: usize) -> String {
         let Some(y) = self.values() else { return String::new() };
         let mut out = String::new();
@@ -209,7 +210,8 @@ impl CurvePlot {
             put(format!("<p>{}</p>", escape(&self.said)));
         }
         put(format!(
-            "</figcaption>\n<svg class=\"plot\" data-across=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-labelledby=\"f{number}\"",
+            "</figcaption>\n<svg class=\"plot\" data-across=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" \
+             aria-labelledby=\"f{number}\"",
             self.across, SIZE.0, SIZE.1
         ));
         let ((x0, x1), (y0, y1)) = (x.values, y.values);
@@ -233,8 +235,8 @@ impl CurvePlot {
         put(format!("<text class=\"y\" x=\"{}\" y=\"{}\">{}</text>\n", left - 6.0, bottom + 17.0, self.across));
         let (width, height) = (right - left, bottom - top);
         put(format!(
-            "<svg class=\"inside\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" viewBox=\"{left} {top} {width} \
-             {height}\"><g class=\"data\" transform=\"matrix({} 0 0 {} {} {})\">\n",
+            "<svg class=\"inside\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" viewBox=\"{left} \
+             {top} {width} {height}\"><g class=\"data\" transform=\"matrix({} 0 0 {} {} {})\">\n",
             x.matrix().0,
             y.matrix().0,
             x.matrix().1,
@@ -294,7 +296,8 @@ fn digits(v: f64) -> f64 {
     format!("{v:.5e}").parse().unwrap_or(v)
 }
 
-/// The least and the greatest point of each of `columns` columns of pixels, in their order: what is left looks the same.
+/// The least and the greatest point of each of `columns` columns of pixels, in their order: what is left looks the
+/// same.
 pub fn thin(points: &[(f64, f64)], x: &PlotAxis, columns: usize) -> Vec<(f64, f64)> {
     if points.len() <= 2 * columns {
         return points.to_vec();

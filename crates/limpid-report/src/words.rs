@@ -16,8 +16,8 @@ pub fn number(v: f64) -> String {
     }
 }
 
-/// `falls from 4.17 to 1.50, fastest between steps 1 and 40`; none for fewer than two points. A curve that goes back and forth has no
-/// direction, only bounds.
+/// `falls from 4.17 to 1.50, fastest between steps 1 and 40`; none for fewer than two points. A curve that goes back
+/// and forth has no direction, only bounds.
 fn trend(points: &[(f64, f64)], across: &str) -> Option<String> {
     let points: Vec<(f64, f64)> = points.iter().copied().filter(|p| p.1.is_finite()).collect();
     let ((first, last), true) = (points.first().zip(points.last())?, points.len() > 1) else { return None };

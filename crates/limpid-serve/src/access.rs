@@ -1,7 +1,7 @@
 //! Who may ask: hosts, pages of other origins, and keys.
 //!
-//! Every page that a browser shows can reach a server on the same machine. So the Host header must name the server (another site's name may
-//! resolve to its address), and a page of another origin is refused unless it is permitted.
+//! Every page that a browser shows can reach a server on the same machine. So the Host header must name the server
+//! (another site's name may resolve to its address), and a page of another origin is refused unless it is permitted.
 
 use crate::hosts::{host_name, origin_name, without_port};
 use crate::options::{ServeError, ServeOptions};
@@ -18,8 +18,8 @@ pub struct RequestAccess {
     /// SHA-256 of each key.
     keys: Vec<[u8; 32]>,
     hosts: Vec<String>,
-    /// Whether the Host header may be any address: other machines reach the server by one of its addresses, and a page that pretends to be
-    /// the server's needs a name.
+    /// Whether the Host header may be any address: other machines reach the server by one of its addresses, and a page
+    /// that pretends to be the server's needs a name.
     any_address: bool,
     origins: Vec<String>,
 }
@@ -62,7 +62,8 @@ impl RequestAccess {
         let (host, more) = (hosts.next(), hosts.next());
         let host = host.filter(|_| more.is_none()).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let named = request.uri().authority().map_or(host, |authority| authority.as_str());
-        let probe = matches!(request.uri().path(), "/health" | "/ready"); // under any name: the answer says nothing about anybody
+        // under any name: the answer says nothing about anybody
+        let probe = matches!(request.uri().path(), "/health" | "/ready");
         for name in [host, named] {
             if !probe && !self.is_host(name) {
                 return Err(Refusal::host_not_allowed(name));

@@ -1,9 +1,10 @@
-//! Turns the engine's events into an answer. Whole and streamed answers of both endpoints are put together in the same way: events become
-//! pieces, a stream sends each piece, and a whole answer is the sum of all pieces. So the pieces of a stream add up to the whole answer.
+//! Turns the engine's events into an answer. Whole and streamed answers of both endpoints are put together in the same
+//! way: events become pieces, a stream sends each piece, and a whole answer is the sum of all pieces. So the pieces of
+//! a stream add up to the whole answer.
 //!
-//! Every token that the model chose has an entry among the log-probabilities, including the token that ended the answer; lm-eval relies on
-//! that. `text_offset` counts characters of `text`. Log-probabilities are the engine's own numbers, so equal numbers stay equal; only minus
-//! infinity, which JSON lacks, becomes -9999.
+//! Every token that the model chose has an entry among the log-probabilities, including the token that ended the
+//! answer; lm-eval relies on that. `text_offset` counts characters of `text`. Log-probabilities are the engine's own
+//! numbers, so equal numbers stay equal; only minus infinity, which JSON lacks, becomes -9999.
 
 use crate::ServedModel;
 use crate::openai::{AnswerSpec, fault, tokenizer};
@@ -98,7 +99,8 @@ impl Answer {
         (0..self.choices.len()).map(|index| self.envelope(vec![first(index)]).to_json()).collect()
     }
 
-    /// What an event adds to a stream, as payloads of `data:` lines; the last ones are the usage, if wanted, and `[DONE]`.
+    /// What an event adds to a stream, as payloads of `data:` lines; the last ones are the usage, if wanted, and
+    /// `[DONE]`.
     pub fn take(&mut self, choice: usize, event: EngineEvent) -> Vec<String> {
         if self.is_done() || self.choices.get(choice).is_none_or(|progress| progress.ended) {
             return vec![];
@@ -401,8 +403,8 @@ impl Progress {
     }
 }
 
-/// Translates offsets in one text into offsets in another that differs from it in the middle; both count characters. The text of tokens may
-/// differ from the text that they were made from: in blanks, letters and marks.
+/// Translates offsets in one text into offsets in another that differs from it in the middle; both count characters.
+/// The text of tokens may differ from the text that they were made from: in blanks, letters and marks.
 struct Places {
     /// Characters that both begin with.
     begin: usize,

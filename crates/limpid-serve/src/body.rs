@@ -24,8 +24,9 @@ pub enum Content {
     Whole(Bytes),
     /// Events as they come.
     Events(Box<Stream>),
-    /// Pieces as they are computed, the first of which is there; the last part is dropped when no more are wanted. If it is set before, the
-    /// client took no piece for too long: the answer then breaks off, so that what was sent is not taken for all of it.
+    /// Pieces as they are computed, the first of which is there; the last part is dropped when no more are wanted. If
+    /// it is set before, the client took no piece for too long: the answer then breaks off, so that what was sent is
+    /// not taken for all of it.
     Pieces(Bytes, mpsc::Receiver<Bytes>, Gone),
 }
 

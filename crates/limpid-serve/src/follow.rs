@@ -1,8 +1,8 @@
 //! New checkpoints of a run take the place of the one that is served.
 //!
-//! Each checkpoint has an engine and a KV cache of its own. Requests that came earlier finish on the engine that they started with, so no
-//! answer mixes two models. If a checkpoint cannot be served, the server reports and counts that, tries once more, and then leaves that
-//! checkpoint alone.
+//! Each checkpoint has an engine and a KV cache of its own. Requests that came earlier finish on the engine that they
+//! started with, so no answer mixes two models. If a checkpoint cannot be served, the server reports and counts that,
+//! tries once more, and then leaves that checkpoint alone.
 
 use crate::model::{ServedAs, ServedLease, ServedModel};
 use crate::options::ServeEvent;

@@ -22,9 +22,9 @@ pub fn host_name(given: &str) -> Option<String> {
     plain.then(|| name.to_lowercase())
 }
 
-/// How an Origin header names an origin that was given as an option; none if no header can name it. Browsers send a site
-/// (`https://a.example`), an app or an extension under a scheme of its own (`app://obsidian.md`, `file://`), or `null` for a page without
-/// an origin.
+/// How an Origin header names an origin that was given as an option; none if no header can name it. Browsers send a
+/// site (`https://a.example`), an app or an extension under a scheme of its own (`app://obsidian.md`, `file://`), or
+/// `null` for a page without an origin.
 pub fn origin_name(given: &str) -> Option<String> {
     let origin = given.to_lowercase();
     if ["*", "null"].contains(&&*origin) {

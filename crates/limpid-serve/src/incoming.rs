@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 /// Bytes of a path with its query.
 const LONGEST_URI: usize = 8 << 10;
-/// A body that is too large is read up to this many times its limit before it is refused: a client that is still sending would not see the
-/// answer.
+/// A body that is too large is read up to this many times its limit before it is refused: a client that is still
+/// sending would not see the answer.
 const PATIENCE: usize = 8;
 
 /// Refuses a head that is too large, or announces a body that cannot be read.

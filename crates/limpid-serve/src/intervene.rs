@@ -1,8 +1,9 @@
-//! `limpid.interventions` of a request: whether it may change what the model computes, and what the changes are on this model. All of it is
-//! found out before anything of the request runs.
+//! `limpid.interventions` of a request: whether it may change what the model computes, and what the changes are on this
+//! model. All of it is found out before anything of the request runs.
 //!
-//! Prompts that activations are taken from run where questions about the model's inside are answered: on the same few threads, within the same
-//! time and memory. So they hold up no engine. The numbers taken count among those of traces until the answer ends.
+//! Prompts that activations are taken from run where questions about the model's inside are answered: on the same few
+//! threads, within the same time and memory. So they hold up no engine. The numbers taken count among those of traces
+//! until the answer ends.
 
 use crate::model::ServedLease;
 use crate::openai::{Ask, INTERVENTIONS, fault};
@@ -13,7 +14,8 @@ use limpid::Error;
 use limpid_glass::{GlassError, Reserved, Subject};
 use std::sync::Arc;
 
-/// The same request with what its interventions are on the model, and the memory of that, to be held as long as the answer is made.
+/// The same request with what its interventions are on the model, and the memory of that, to be held as long as the
+/// answer is made.
 pub async fn resolve(shared: &ServerState, model: &ServedLease, mut ask: Ask) -> Result<(Ask, Option<Reserved>)> {
     let Some(given) = ask.answer.interventions.clone() else { return Ok((ask, None)) };
     if !shared.options.allow_interventions {

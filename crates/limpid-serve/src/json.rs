@@ -1,8 +1,9 @@
 //! Reads the bytes of a body as JSON, strictly: whatever two parsers could read differently is refused.
 //!
-//! Errors are: encodings other than UTF-8, a byte order mark, a duplicate key, half a surrogate pair, `NaN`, numbers outside an f64's
-//! range, more than [`DEPTH`] levels, and anything after the end. A number without a fraction is an integer however it is
-//! written, as in JSON Schema: 16.0 is 16 (to 2^53, beyond which another number may have been written). `parameters` reads what is inside.
+//! Errors are: encodings other than UTF-8, a byte order mark, a duplicate key, half a surrogate pair, `NaN`, numbers
+//! outside an f64's range, more than [`DEPTH`] levels, and anything after the end. A number without a fraction is an
+//! integer however it is written, as in JSON Schema: 16.0 is 16 (to 2^53, beyond which another number may have been
+//! written). `parameters` reads what is inside.
 
 use crate::refusal::{Refusal, Result};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};

@@ -1,8 +1,9 @@
 //! A model over HTTP, in OpenAI's protocol.
 //!
-//! `listen` takes connections and enforces their limits, `access` decides who may ask, `route` follows a request from its head to its
-//! answer, `openai` turns its body into requests of a [`limpid::engine::Engine`], `worker` runs that engine on a thread of its own, and
-//! `answer` turns the engine's events into the answer. A faulty request is refused before the engine sees it.
+//! `listen` takes connections and enforces their limits, `access` decides who may ask, `route` follows a request from
+//! its head to its answer, `openai` turns its body into requests of a [`limpid::engine::Engine`], `worker` runs that
+//! engine on a thread of its own, and `answer` turns the engine's events into the answer. A faulty request is refused
+//! before the engine sees it.
 
 mod access;
 mod body;

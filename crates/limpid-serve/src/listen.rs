@@ -1,7 +1,8 @@
 //! Connections and their limits.
 //!
-//! A connection that sends no request, sends one too slowly, or does not read its answer is closed by a clock of our own ([`Pulse`]).
-//! Hyper's clock covers the headers only, and cannot tell a connection that waits for its next request from one that sends a byte a second.
+//! A connection that sends no request, sends one too slowly, or does not read its answer is closed by a clock of our
+//! own ([`Pulse`]). Hyper's clock covers the headers only, and cannot tell a connection that waits for its next request
+//! from one that sends a byte a second.
 
 use crate::pulse::{Busy, Idle, LOOK, Pulse};
 use crate::route;
@@ -20,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Bytes that hyper holds of a request before it reads on: headers beyond our limit come this far, so that they get our answer.
+/// Bytes that hyper holds of a request before it reads on: headers beyond our limit come this far, so that they get our
+/// answer.
 const BUFFER: usize = 64 << 10;
 /// Headers of a request.
 const HEADERS: usize = 100;

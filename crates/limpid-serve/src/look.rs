@@ -1,7 +1,8 @@
 //! `/inspect/v1/`: questions about the inside of the model, passed on to [`Glass`].
 //!
-//! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a thread of its own, within a
-//! [`limpid_base::budget::Budget`]: it ends when the client goes away (a run of a prompt after the block that is being computed), and when it takes too long.
+//! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a
+//! thread of its own, within a [`limpid_base::budget::Budget`]: it ends when the client goes away (a run of a prompt
+//! after the block that is being computed), and when it takes too long.
 
 use crate::body::Content;
 use crate::json;

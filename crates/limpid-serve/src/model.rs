@@ -23,15 +23,15 @@ pub struct ServedModel {
     pub created: u64,
     /// The step of training it was saved at, if it says so.
     pub step: Option<u64>,
-    /// `limpid-<8 digits>-s<step>`, made from the hashes that receipts have and from the template. Models with equal fingerprints give equal
-    /// answers.
+    /// `limpid-<8 digits>-s<step>`, made from the hashes that receipts have and from the template. Models with equal
+    /// fingerprints give equal answers.
     pub fingerprint: String,
     /// The chat template, if there is one.
     pub template: Option<ChatTemplate>,
 }
 
-/// The model that is served, for as long as requests for it may come. Its engine ends when nobody holds the lease and the engine's sequences
-/// have ended. An answer that is still being read holds the model only.
+/// The model that is served, for as long as requests for it may come. Its engine ends when nobody holds the lease and
+/// the engine's sequences have ended. An answer that is still being read holds the model only.
 pub type ServedLease = Arc<Arc<ServedModel>>;
 
 /// How a checkpoint is served.

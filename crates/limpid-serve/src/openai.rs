@@ -1,6 +1,8 @@
-//! The bodies of completions and chat completions, to requests of the engine: every check is here, before the engine hears of it.
+//! The bodies of completions and chat completions, to requests of the engine: every check is here, before the engine
+//! hears of it.
 //!
-//! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
+//! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context)
+//! or each other.
 
 use crate::ServedModel;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
@@ -18,7 +20,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
+/// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not
+/// read.
 const TOLD: usize = 1 << 20;
 /// The most steps of a request times its answers: each is checked and applied in each of them.
 const STEPS: usize = 4096;
@@ -114,7 +117,8 @@ pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask> {
     ask(model, &fields, answer, max_tokens, stops)
 }
 
-/// Checks what both endpoints have in common. `max_tokens` is none for as many as fit, `stops` are those beside the request's own.
+/// Checks what both endpoints have in common. `max_tokens` is none for as many as fit, `stops` are those beside the
+/// request's own.
 fn ask(
     model: &ServedModel,
     fields: &RequestFields,
@@ -306,8 +310,8 @@ pub(crate) fn ids(model: &ServedModel, name: &str, items: &[Value]) -> Result<Ve
     items.iter().enumerate().map(one).collect()
 }
 
-/// The ids of a text: special tokens in it are these tokens if `parse_special`, and those that stand round every text of the model are
-/// put round it if `whole`. A whole text without any is the beginning of one.
+/// The ids of a text: special tokens in it are these tokens if `parse_special`, and those that stand round every text
+/// of the model are put round it if `whole`. A whole text without any is the beginning of one.
 pub(crate) fn encode(
     model: &ServedModel,
     name: &str,
@@ -329,8 +333,8 @@ pub(crate) fn encode(
     ids.map_err(|error| fault(name, &error))
 }
 
-/// Messages of a conversation: `content` is a text, or parts that are texts; `null` is an assistant's that said nothing. `developer` is
-/// another name for `system`.
+/// Messages of a conversation: `content` is a text, or parts that are texts; `null` is an assistant's that said
+/// nothing. `developer` is another name for `system`.
 pub(crate) fn messages(value: &Value) -> Result<Vec<Message>> {
     let Value::Array(items) = value else {
         return Err(Refusal::invalid_type("messages", "an array of messages", value));
@@ -412,8 +416,8 @@ pub fn dated(template: &ChatTemplate) -> ChatTemplate {
     template.at(now.cast_signed())
 }
 
-/// The ids that an answer to a conversation comes after. What is wrong is wrong with the messages: the template was tried when the
-/// server began.
+/// The ids that an answer to a conversation comes after. What is wrong is wrong with the messages: the template was
+/// tried when the server began.
 pub(crate) fn chat_ids(model: &ServedModel, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>> {
     let ids = model.lm.chat_ids(&dated(template), messages).map_err(|error| match error {
         limpid::Error::Template(error) => template_fault(&error),

@@ -1,5 +1,5 @@
-//! The content of `/openapi.json`: paths from the table of routes, request bodies from the tables of parameters, and the answers, which
-//! are described here. Tests hold it to real requests and real answers.
+//! The content of `/openapi.json`: paths from the table of routes, request bodies from the tables of parameters, and
+//! the answers, which are described here. Tests hold it to real requests and real answers.
 
 use crate::parameters::{
     APPLY_TEMPLATE, CHAT, COMPLETIONS, DETOKENIZE, EMBEDDINGS, Parameter, REQUEST_BODIES, RequestBody, TOKENIZE,
@@ -230,8 +230,8 @@ fn look() -> Value {
     );
     described(
         look,
-        "The fields depend on the path. traces: `prompt` or `tokens`, `last`, `model` and `interventions`. walks: `walk`, `own`, `model` and `prompt`. \
-         traces/ID/tiles: `tiles`.",
+        "The fields depend on the path. traces: `prompt` or `tokens`, `last`, `model` and `interventions`. walks: \
+         `walk`, `own`, `model` and `prompt`. traces/ID/tiles: `tiles`.",
     )
 }
 
@@ -316,7 +316,8 @@ fn embeddings() -> Value {
 fn model() -> Value {
     let continues = described(
         boolean(),
-        "Whether the model continues texts: it is causal and has a head and a tokenizer. Other models can be looked into.",
+        "Whether the model continues texts: it is causal and has a head and a tokenizer. Other models can be looked \
+         into.",
     );
     let own = record(&[
         ("step", nullable(integer())),

@@ -145,7 +145,8 @@ pub enum ServeError {
     AllowHost(String),
     /// An origin that no page has.
     #[error(
-        "the origin to allow, `{0}`, is not an origin that a browser sends, such as https://example.org, app://name or null, nor *"
+        "the origin to allow, `{0}`, is not an origin that a browser sends, such as https://example.org, app://name \
+         or null, nor *"
     )]
     Origin(String),
     /// A model that cannot be named.
@@ -252,8 +253,9 @@ pub type Listener = Box<dyn Fn(ServeEvent) + Send + Sync>;
 /// What one client may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// The most connections at a time. When all are taken, a new one replaces the oldest that never sent anything, else the oldest in the
-    /// middle of a request head, else the oldest between two requests. If all are being answered or are new, it waits.
+    /// The most connections at a time. When all are taken, a new one replaces the oldest that never sent anything, else
+    /// the oldest in the middle of a request head, else the oldest between two requests. If all are being answered or
+    /// are new, it waits.
     pub connections: usize,
     /// Bytes of a request's headers.
     pub header_bytes: usize,

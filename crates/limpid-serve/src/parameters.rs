@@ -1,6 +1,6 @@
-//! Every parameter of every request body, in tables: its type and range, its default, and what it does. [`RequestFields::read`] goes by
-//! these tables and refuses everything else, so nothing that a client sends is ignored in silence. `/openapi.json`, `/docs` and the table
-//! in docs/serve.md are made from them too.
+//! Every parameter of every request body, in tables: its type and range, its default, and what it does.
+//! [`RequestFields::read`] goes by these tables and refuses everything else, so nothing that a client sends is ignored
+//! in silence. `/openapi.json`, `/docs` and the table in docs/serve.md are made from them too.
 //!
 //! A parameter that is `null` counts as left out.
 
@@ -54,7 +54,8 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it may be.
     pub kind: ParameterKind,
-    /// The value that a request without it has, in JSON; none if leaving it out means something else, which `about` says.
+    /// The value that a request without it has, in JSON; none if leaving it out means something else, which `about`
+    /// says.
     pub default: Option<&'static str>,
     /// Whether a request without it is refused.
     pub required: bool,
@@ -262,8 +263,10 @@ pub const EMBEDDINGS: RequestBody = RequestBody {
 const EMBEDDING: &[Parameter] = &[
     row("normalize", ParameterKind::Flag)
         .about("Scale vectors to length 1; if left out, as the model's modules.json says, else true"),
-    row("pooling", ParameterKind::OneOf(&["mean", "cls", "last", "max", "mean-sqrt-len", "weighted-mean"]))
-        .about("How the hidden states of the tokens become one vector; if left out, as the model's modules.json says, else mean"),
+    row("pooling", ParameterKind::OneOf(&["mean", "cls", "last", "max", "mean-sqrt-len", "weighted-mean"])).about(
+        "How the hidden states of the tokens become one vector; if left out, as the model's modules.json says, else \
+         mean",
+    ),
 ];
 
 /// `POST /tokenize`.
@@ -433,8 +436,8 @@ fn constant(json: &str) -> Value {
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// The parameters of a request that are not `null`, each as its table wants it, and the defaults of the others. A parameter of a group is
-/// called `stream_options.include_usage`.
+/// The parameters of a request that are not `null`, each as its table wants it, and the defaults of the others. A
+/// parameter of a group is called `stream_options.include_usage`.
 #[derive(Debug)]
 pub struct RequestFields(BTreeMap<String, Value>);
 

@@ -83,8 +83,8 @@ impl Pulse {
         }
     }
 
-    /// Returns when the client of a request that is being answered has closed its side. Hyper sees that too, but not behind bytes that
-    /// follow the request, because it reads none of them before the answer is sent.
+    /// Returns when the client of a request that is being answered has closed its side. Hyper sees that too, but not
+    /// behind bytes that follow the request, because it reads none of them before the answer is sent.
     pub async fn vanished(&self, read: &OwnedReadHalf) {
         loop {
             sleep(LOOK).await;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// The events of a request's sequences, each with the number of its sequence. If the channel ends before a sequence's last event, the
-/// engine failed.
+/// The events of a request's sequences, each with the number of its sequence. If the channel ends before a sequence's
+/// last event, the engine failed.
 pub type ReplyEvents = mpsc::Receiver<(usize, EngineEvent)>;
 
 /// After this many failures within a minute, `/health` reports that the server is failing.

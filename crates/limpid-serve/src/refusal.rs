@@ -1,7 +1,7 @@
 //! Why a request is refused: one constructor for each code, so that code, status and kind cannot drift apart.
 //!
-//! A message names the thing, what was expected, what was found, and the remedy. It repeats at most 64 bytes of what a user sent, escaped
-//! ([`quoted`]).
+//! A message names the thing, what was expected, what was found, and the remedy. It repeats at most 64 bytes of what a
+//! user sent, escaped ([`quoted`]).
 
 use crate::hosts::{origin_name, without_port};
 use crate::routes::meant;
@@ -204,7 +204,8 @@ impl Refusal {
         Refusal::of("invalid_value", param, format!("`{}` must be {expected}, found {found}", quoted(param)))
     }
 
-    /// A text that the library refuses, with its reason: a character that the tokenizer lacks, a message that a template does not accept.
+    /// A text that the library refuses, with its reason: a character that the tokenizer lacks, a message that a
+    /// template does not accept.
     pub fn invalid_text(param: &str, said: &str) -> Refusal {
         let said: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID).collect();
         Refusal::of("invalid_value", param, format!("`{}`: {said}", quoted(param)))
@@ -249,7 +250,8 @@ impl Refusal {
         let limit = format!("This model's maximum context length is {context} tokens.");
         let message = match wanted {
             Some(wanted) => format!(
-                "{limit} However, you requested {} tokens ({prompt} in the {param}, {wanted} in the completion). Please reduce the length of the {param} or completion.",
+                "{limit} However, you requested {} tokens ({prompt} in the {param}, {wanted} in the completion). \
+                 Please reduce the length of the {param} or completion.",
                 prompt as u64 + wanted,
             ),
             None => format!(
@@ -261,14 +263,16 @@ impl Refusal {
 
     /// A conversation for a model that has no template.
     pub fn no_chat_template() -> Refusal {
-        let message = "this model has no chat template, so it cannot read `messages`: use /v1/completions, or start the server with --chat-template FILE";
+        let message = "this model has no chat template, so it cannot read `messages`: use /v1/completions, or start \
+                       the server with --chat-template FILE";
         Refusal::of("no_chat_template", "messages", message)
     }
 
     /// A request that needs more of the KV cache than the whole of it.
     pub fn kv_full(needed: u64, tokens: u64) -> Refusal {
         let message = format!(
-            "prompt and answer need {needed} tokens of the KV cache, which has {tokens}: ask for fewer tokens, or start the server with a larger --kv-memory"
+            "prompt and answer need {needed} tokens of the KV cache, which has {tokens}: ask for fewer tokens, or \
+             start the server with a larger --kv-memory"
         );
         Refusal::of("kv_full", "max_tokens", message)
     }
@@ -311,12 +315,14 @@ impl Refusal {
         let name = quoted(path);
         let message = match (meant(path), LACKING.iter().find(|(lacking, _)| *lacking == path)) {
             (Some(meant), _) if meant.starts_with("/v1/") => format!(
-                "there is nothing at {name}; did you mean {meant}? The base URL of OpenAI's clients is this server's address and /v1"
+                "there is nothing at {name}; did you mean {meant}? The base URL of OpenAI's clients is this server's \
+                 address and /v1"
             ),
             (Some(meant), _) => format!("there is nothing at {name}; did you mean {meant}?"),
             (_, Some((_, instead))) => format!("{name} is not supported: {instead}"),
             (None, None) => format!(
-                "there is nothing at {name}; there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, and /docs lists the rest"
+                "there is nothing at {name}; there are /v1/chat/completions, /v1/completions, /v1/embeddings and \
+                 /v1/models, and /docs lists the rest"
             ),
         };
         Refusal::new("not_found", message)
@@ -493,7 +499,8 @@ mod tests {
         let told = |wanted| Refusal::context_length_exceeded("prompt", 1024, 1030, wanted).message;
         assert_eq!(
             told(Some(10)),
-            "This model's maximum context length is 1024 tokens. However, you requested 1040 tokens (1030 in the prompt, 10 in the completion). Please reduce the length of the prompt or completion."
+            "This model's maximum context length is 1024 tokens. However, you requested 1040 tokens (1030 in the \
+             prompt, 10 in the completion). Please reduce the length of the prompt or completion."
         );
         assert!(told(None).contains("your prompt resulted in 1030 tokens"));
     }

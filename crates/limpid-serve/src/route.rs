@@ -1,4 +1,5 @@
-//! A request from its head to its answer: who asks and for what is checked here, and the work is given to whoever does it.
+//! A request from its head to its answer: who asks and for what is checked here, and the work is given to whoever does
+//! it.
 
 use crate::answer::Answer;
 use crate::body::{Content, ReplyBody, Stream};
@@ -154,7 +155,8 @@ fn get(shared: &ServerState, endpoint: Endpoint, rest: &str) -> Result<HttpReply
             let page = page.ok_or_else(|| Refusal::not_found("/"))?;
             document(page.html, &page.csp)
         }
-        other => return Err(Refusal::engine_error(format!("{other:?} is not answered at once"))), // all others have a body
+        // all others have a body
+        other => return Err(Refusal::engine_error(format!("{other:?} is not answered at once"))),
     })
 }
 

@@ -1,5 +1,5 @@
-//! Every path of the server, its methods, and what is there. Requests are dispatched by this table, and `/openapi.json` and `/docs` are
-//! made from it.
+//! Every path of the server, its methods, and what is there. Requests are dispatched by this table, and `/openapi.json`
+//! and `/docs` are made from it.
 
 /// What can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,16 +55,16 @@ pub const ROUTES: &[Route] = &[
         "GET",
         "/inspect/v1/{id}",
         Endpoint::Look,
-        "A question about the inside of the model: model, traces, traces/ID/tensors, traces/ID/tensors/NAME?at=0,3,*, and more; \
-         docs/inside.md lists them",
+        "A question about the inside of the model: model, traces, traces/ID/tensors, traces/ID/tensors/NAME?at=0,3,*, \
+         and more; docs/inside.md lists them",
     ),
     locked(
         "POST",
         "/inspect/v1/{id}",
         Endpoint::LookInto,
-        "traces: run a prompt and report it block by block. traces/ID/tiles: parts of its matrices as pictures. sweeps: patch one \
-         prompt's activations into another's run. walks: read a document on a live model. training: stop the training that this \
-         process runs",
+        "traces: run a prompt and report it block by block. traces/ID/tiles: parts of its matrices as pictures. \
+         sweeps: patch one prompt's activations into another's run. walks: read a document on a live model. training: \
+         stop the training that this process runs",
     ),
     locked("DELETE", "/inspect/v1/{id}", Endpoint::Forget, "traces/ID: forget a trace"),
     locked("GET", "/metrics", Endpoint::Metrics, "Counts and durations, for Prometheus"),

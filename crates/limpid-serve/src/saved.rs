@@ -1,7 +1,7 @@
 //! The page as a single file to send to somebody: the same page, with the answers that it would ask a server for.
 //!
-//! The file needs no server and no network. It holds the run of one prompt, block by block, and as many answers about it as fit, starting with
-//! those that the page shows first. It contains the prompt, but no weights.
+//! The file needs no server and no network. It holds the run of one prompt, block by block, and as many answers about
+//! it as fit, starting with those that the page shows first. It contains the prompt, but no weights.
 
 use crate::ui::{self, Page, UiError};
 use base64::Engine as _;
@@ -107,8 +107,8 @@ fn streams(layers: u64) -> Vec<String> {
 /// Asks a question with these parameters, keeps the answer and tells it.
 type Store<'a> = dyn FnMut(&str, &[(&str, String)]) -> Option<String> + 'a;
 
-/// The steps of paths from words: from each token the first one, of the likeliest word and of the one that follows; from the last token those that
-/// follow the larger parts, the earlier steps first.
+/// The steps of paths from words: from each token the first one, of the likeliest word and of the one that follows;
+/// from the last token those that follow the larger parts, the earlier steps first.
 fn paths(ids: &[u64], store: &mut Store) {
     let Some(last) = ids.len().checked_sub(1) else { return };
     for position in ids.len().saturating_sub(TOKENS)..ids.len() {
@@ -179,7 +179,8 @@ fn keep_heads(
     for (stage, code) in [("hook_pattern", "log8"), ("hook_attn_scores", "lin8"), ("hook_raw_scores", "lin8")] {
         for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
             let name = Module::block(layer).part(Component::Attention).named(stage);
-            let tile = json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": "max", "code": code });
+            let tile = json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": "max",
+                "code": code });
             let mut frame = vec![];
             glass.tiles(id, &json!({ "tiles": [tile] }), &Arc::default, &mut |bytes| {
                 frame = bytes;
@@ -250,8 +251,8 @@ fn text(reply: Reply) -> String {
     }
 }
 
-/// The page with the run of a prompt (`body` as in [`Glass::trace`]), and with a sweep if there is one (as in [`Glass::sweep`]), in at most
-/// `most` bytes.
+/// The page with the run of a prompt (`body` as in [`Glass::trace`]), and with a sweep if there is one (as in
+/// [`Glass::sweep`]), in at most `most` bytes.
 ///
 /// # Errors
 /// If the prompt cannot be run, or the run alone is larger.
@@ -309,7 +310,8 @@ pub fn page(subject: &Subject, (body, sweep): (&Value, Option<&Value>), most: us
     for position in near..length {
         last = store("predictions", &[("k", "20".into()), ("position", position.to_string())]);
     }
-    // what each view begins with: the lens in the page's windows, attribution at each token, the units of each layer at the last one
+    // what each view begins with: the lens in the page's windows, attribution at each token, the units of each layer at
+    // the last one
     for from in (near - near % LENS_WINDOW..length).step_by(LENS_WINDOW) {
         let positions = format!("{from}:{}", length.min(from + LENS_WINDOW));
         store("lens", &[("k", "5".into()), ("positions", positions)]);

@@ -1,5 +1,5 @@
-//! The words of JSON Schema that `/openapi.json` uses. [`crate::parameters`] says with them what a request may be, [`crate::openapi`] what
-//! an answer is.
+//! The words of JSON Schema that `/openapi.json` uses. [`crate::parameters`] says with them what a request may be,
+//! [`crate::openapi`] what an answer is.
 
 use limpid::Interventions;
 use serde_json::{Map, Value, json};

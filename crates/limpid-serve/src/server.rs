@@ -1,5 +1,5 @@
-//! A server from its first check to its end: [`OpenPort::open`] checks everything but the model, [`OpenPort::serve`] serves one, and
-//! [`Server::wait`] returns after the last answer.
+//! A server from its first check to its end: [`OpenPort::open`] checks everything but the model, [`OpenPort::serve`]
+//! serves one, and [`Server::wait`] returns after the last answer.
 
 use crate::access::RequestAccess;
 use crate::follow::{self, Follow};
@@ -32,8 +32,8 @@ pub struct Server {
 pub struct Stopper(Arc<ServerState>);
 
 impl Stopper {
-    /// The first time: no more requests are taken, and those that are being answered have [`ServeOptions::drain`] to end. The second time:
-    /// they end now, each with an error that says so.
+    /// The first time: no more requests are taken, and those that are being answered have [`ServeOptions::drain`] to
+    /// end. The second time: they end now, each with an error that says so.
     pub fn stop(&self) {
         self.0.phase.send_modify(|phase| {
             *phase = if *phase == Phase::Serving { Phase::Stopping } else { Phase::Ended };

@@ -35,7 +35,8 @@ pub struct ServerState {
     pub busy: watch::Sender<usize>,
     /// Connections.
     pub connections: watch::Sender<usize>,
-    /// Embeddings are computed one request at a time, and so many large bodies are read: each has a thread as soon as it has a place.
+    /// Embeddings are computed one request at a time, and so many large bodies are read: each has a thread as soon as
+    /// it has a place.
     pub embedding: Arc<Semaphore>,
     pub bodies: Arc<Semaphore>,
     /// And so many questions about the model's inside.

@@ -1,4 +1,5 @@
-//! Work that takes longer than a socket should wait: it runs on threads of its own, of which there are a few for each kind of work.
+//! Work that takes longer than a socket should wait: it runs on threads of its own, of which there are a few for each
+//! kind of work.
 
 use crate::model::{ServedLease, ServedModel};
 use crate::refusal::{Refusal, Result};
@@ -45,8 +46,8 @@ impl Drop for Gone {
     }
 }
 
-/// Does work on a thread of its own, as soon as there is a place. If the client goes away before that, it leaves the line. If it goes away
-/// later, the work sees that and should end; it keeps its place until it does.
+/// Does work on a thread of its own, as soon as there is a place. If the client goes away before that, it leaves the
+/// line. If it goes away later, the work sees that and should end; it keeps its place until it does.
 pub async fn on_thread<T: Send + 'static>(
     shared: &ServerState,
     places: &Arc<Semaphore>,

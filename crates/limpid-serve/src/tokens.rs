@@ -1,6 +1,7 @@
 //! Texts to tokens and back, and what is served: the endpoints that need no run of the model.
 //!
-//! Their shapes are those of vLLM and llama.cpp at once. lm-eval finds them by itself and then needs no tokenizer of its own.
+//! Their shapes are those of vLLM and llama.cpp at once. lm-eval finds them by itself and then needs no tokenizer of
+//! its own.
 
 use crate::ServedModel;
 use crate::answer::name;

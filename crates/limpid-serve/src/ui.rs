@@ -1,8 +1,10 @@
-//! The page at `/`: one document, made of the files of `ui/` and of limpid's palettes, which needs nothing from anywhere else.
+//! The page at `/`: one document, made of the files of `ui/` and of limpid's palettes, which needs nothing from
+//! anywhere else.
 //!
-//! Browsers run the files as they are: there is no build step and no library. [`page`] puts style, palettes and modules into `index.html`.
-//! The page's content security policy allows exactly that style and that script, so a script smuggled into a text would not run. The rules
-//! that keep `bundle` short (unique names, plain imports) are held by the tests below.
+//! Browsers run the files as they are: there is no build step and no library. [`page`] puts style, palettes and modules
+//! into `index.html`. The page's content security policy allows exactly that style and that script, so a script
+//! smuggled into a text would not run. The rules that keep `bundle` short (unique names, plain imports) are held by the
+//! tests below.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -26,7 +28,10 @@ pub struct Page {
 #[non_exhaustive]
 pub enum UiError {
     /// A file that cannot be read.
-    #[error("cannot read `{path}`: {}; the page is made of the files of crates/limpid-serve/ui", limpid_base::words::system(.source))]
+    #[error(
+        "cannot read `{path}`: {}; the page is made of the files of crates/limpid-serve/ui",
+        limpid_base::words::system(.source)
+    )]
     Read {
         /// Which file.
         path: PathBuf,
@@ -116,8 +121,8 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
         html = format!("{before}{inline}{after}");
     }
     let csp = format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
-         frame-ancestors 'none'",
+        "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
         hash(&script),
         hash(&style)
     );
@@ -134,7 +139,8 @@ fn without_indents(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
 }
 
-/// The style without indents, blank lines and comments, without spaces beside signs, and with .5 for 0.5; quoted text stays.
+/// The style without indents, blank lines and comments, without spaces beside signs, and with .5 for 0.5; quoted text
+/// stays.
 fn dense_style(text: &str) -> String {
     let mut all = String::new();
     for line in without_indents(text).lines().filter(|line| !line.is_empty()) {
@@ -156,8 +162,8 @@ fn dense_style(text: &str) -> String {
     all
 }
 
-/// A line of a script without the comments of types in it, and without the spaces between a sign and what is beside it: a fifth of the page.
-/// Lines with texts in single quotes or with templates inside of templates keep theirs.
+/// A line of a script without the comments of types in it, and without the spaces between a sign and what is beside it:
+/// a fifth of the page. Lines with texts in single quotes or with templates inside of templates keep theirs.
 fn dense(line: &str) -> String {
     let mut code = String::new();
     let mut rest = line;
@@ -202,8 +208,9 @@ fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
-/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without indents, comments,
-/// most spaces and the ends of lines that are inside of something, which are a third of it. `open` are the files on the way to it, `done` those that are in the script.
+/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without
+/// indents, comments, most spaces and the ends of lines that are inside of something, which are a third of it. `open`
+/// are the files on the way to it, `done` those that are in the script.
 fn bundle(
     name: &str,
     read: Reader<'_>,
@@ -488,7 +495,9 @@ mod tests {
         }
         let read = |name: &str| {
             assert_eq!(name, "a.js");
-            Ok("// A module.\nexport function f(a) {\n  // a comment\n  const b = a; // and one\n  const [e] = b;\n  for (const c of b) {\n    g(c, \n      \"; // text\");\n  }\n}\nconst d = 1;\n".to_string())
+            Ok("// A module.\nexport function f(a) {\n  // a comment\n  const b = a; // and one\n  const [e] = b;\n  \
+                for (const c of b) {\n    g(c, \n      \"; // text\");\n  }\n}\nconst d = 1;\n"
+                .to_string())
         };
         let mut script = String::new();
         bundle("a.js", &read, &mut vec![], &mut vec![], &mut script).unwrap();

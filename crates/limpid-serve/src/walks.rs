@@ -38,9 +38,9 @@ pub enum WalksError {
 pub struct Walks(Mutex<BTreeMap<String, Vec<Arc<str>>>>);
 
 impl Walks {
-    /// Walks a document (`{"walk": "s0"}`), and tells each step when it is ready: on the walk's own model, which is trained in memory, or
-    /// with `"own": true` and a `"prompt"` on the one that is looked at. `tell` gets JSON, an event each, until it says `false`. What the
-    /// walk's own model shows is kept.
+    /// Walks a document (`{"walk": "s0"}`), and tells each step when it is ready: on the walk's own model, which is
+    /// trained in memory, or with `"own": true` and a `"prompt"` on the one that is looked at. `tell` gets JSON, an
+    /// event each, until it says `false`. What the walk's own model shows is kept.
     ///
     /// # Errors
     /// What [`WalksError`] says.

@@ -1,8 +1,9 @@
 //! The engine's thread.
 //!
-//! The thread runs every engine round by round and passes its events on. A sequence's channel has room for all of its events, so a slow
-//! reader never holds up a round. A client that goes away drops its end of the channel, which the thread sees before the next round. Each
-//! checkpoint has an engine of its own ([`crate::follow`]), which ends when no request for it can come any more.
+//! The thread runs every engine round by round and passes its events on. A sequence's channel has room for all of its
+//! events, so a slow reader never holds up a round. A client that goes away drops its end of the channel, which the
+//! thread sees before the next round. Each checkpoint has an engine of its own ([`crate::follow`]), which ends when no
+//! request for it can come any more.
 
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
@@ -203,8 +204,8 @@ impl Sequence {
     }
 }
 
-/// How many rows of prompts the next run should have, given how long a run of `rows` rows took: halfway to the number that fits in `turn`.
-/// A run of few rows says little about runs of many.
+/// How many rows of prompts the next run should have, given how long a run of `rows` rows took: halfway to the number
+/// that fits in `turn`. A run of few rows says little about runs of many.
 fn prompt_rows(now: usize, rows: usize, took: Duration, turn: Duration) -> usize {
     if rows < LEAST_ROWS {
         return now;

@@ -1,5 +1,6 @@
-//! The files beside a tokenizer's vocabulary in a model's folder: tokenizer_config.json, special_tokens_map.json, added_tokens.json, and the
-//! tokens that config.json names. Which file counts for what, and in which order tokens get ids, follows transformers 5.23.
+//! The files beside a tokenizer's vocabulary in a model's folder: tokenizer_config.json, special_tokens_map.json,
+//! added_tokens.json, and the tokens that config.json names. Which file counts for what, and in which order tokens get
+//! ids, follows transformers 5.23.
 //!
 //! Read `classes` next: what each tokenizer class does with them.
 
@@ -71,7 +72,8 @@ pub(super) struct TokenizerFiles {
     pub more: Vec<(String, Value)>,
     /// Special tokens without a role.
     pub extra: Vec<Value>,
-    /// `added_tokens_decoder`, by id, if it is there: added_tokens.json and the list in tokenizer.json then say nothing.
+    /// `added_tokens_decoder`, by id, if it is there: added_tokens.json and the list in tokenizer.json then say
+    /// nothing.
     pub decoder: Option<BTreeMap<u64, Added>>,
     /// added_tokens.json, by id.
     pub added: BTreeMap<u64, Added>,
@@ -188,8 +190,8 @@ impl TokenizerFiles {
         }
     }
 
-    /// The special tokens of a vocabulary of `size` ranks, which names none itself. Ids between them are reserved, as in transformers; of
-    /// a model whose rows are not known at most 65,536.
+    /// The special tokens of a vocabulary of `size` ranks, which names none itself. Ids between them are reserved, as
+    /// in transformers; of a model whose rows are not known at most 65,536.
     pub(super) fn after(&self, size: u64) -> Vec<String> {
         let listed = self.decoder.as_ref().unwrap_or(&self.added);
         let most = self.rows.unwrap_or(size.saturating_add(1 << 16));

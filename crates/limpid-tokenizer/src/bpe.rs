@@ -1,7 +1,7 @@
 //! OpenAI's byte-pair encodings, by name: the ranks come with the crate `tiktoken-rs`, nothing is downloaded.
 //!
-//! An [`Encoding`] is only a name; its tables are built at first use (23 to 95 ms) and then shared by the whole process.
-//! Only the tables are the crate's: text is cut and joined by `split` and `ranks`, several times as fast.
+//! An [`Encoding`] is only a name; its tables are built at first use (23 to 95 ms) and then shared by the whole
+//! process. Only the tables are the crate's: text is cut and joined by `split` and `ranks`, several times as fast.
 
 use std::{fmt, sync::OnceLock};
 
@@ -95,7 +95,8 @@ impl fmt::Debug for Encoding {
 }
 
 impl Encoding {
-    /// The encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`. `None` without the feature `tiktoken`.
+    /// The encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`. `None` without the feature
+    /// `tiktoken`.
     ///
     /// ```
     /// # #[cfg(feature = "tiktoken")]

@@ -1,6 +1,7 @@
 //! Builds a tokenizer of HuggingFace's crate from a [`Spec`], part by part.
 //!
-//! `spec` has already checked every index that the crate uses. Whatever the crate still refuses, or panics on, becomes an error.
+//! `spec` has already checked every index that the crate uses. Whatever the crate still refuses, or panics on, becomes
+//! an error.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use limpid_base::contain::contain;
@@ -32,10 +33,10 @@ fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Tok
 }
 
 const NORMALIZER: &str = "the normalizer";
-const NORMALIZERS: &str = "NFC, NFD, NFKC, NFKD, Nmt, Lowercase, StripAccents, ByteLevel, BertNormalizer, Strip, Replace, Prepend and \
-    Precompiled";
-const PRE_TOKENIZERS: &str = "ByteLevel, Split, Digits, Metaspace, Punctuation, CharDelimiterSplit, BertPreTokenizer, Whitespace, \
-    WhitespaceSplit and UnicodeScripts";
+const NORMALIZERS: &str = "NFC, NFD, NFKC, NFKD, Nmt, Lowercase, StripAccents, ByteLevel, BertNormalizer, Strip, \
+                           Replace, Prepend and Precompiled";
+const PRE_TOKENIZERS: &str = "ByteLevel, Split, Digits, Metaspace, Punctuation, CharDelimiterSplit, BertPreTokenizer, \
+                              Whitespace, WhitespaceSplit and UnicodeScripts";
 const PRE_TOKENIZER: &str = "the pre_tokenizer";
 
 fn expression(name: &'static str, pattern: &str) -> Result<Expression, TokenizerError> {
@@ -89,12 +90,12 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
     Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
 
-/// Bytes of the longest text that SentencePiece's map (Precompiled) puts in another's place. The crate follows the map without
-/// looking where it leads, so every place in it that a text can lead to is looked up here.
+/// Bytes of the longest text that SentencePiece's map (Precompiled) puts in another's place. The crate follows the map
+/// without looking where it leads, so every place in it that a text can lead to is looked up here.
 ///
-/// A map is the size of a trie (u32), the trie, and the texts, each with a zero after it. The trie is a double array (Aoe 1989) as
-/// Darts writes it: from unit `at`, byte c leads to unit `at ^ offset ^ c`, if that has the label c; a unit with a leaf has its value,
-/// the place of a text, at `at ^ offset`.
+/// A map is the size of a trie (u32), the trie, and the texts, each with a zero after it. The trie is a double array
+/// (Aoe 1989) as Darts writes it: from unit `at`, byte c leads to unit `at ^ offset ^ c`, if that has the label c; a
+/// unit with a leaf has its value, the place of a text, at `at ^ offset`.
 fn longest_entry(value: &Value) -> Result<usize, TokenizerError> {
     let wrong = |found: &str| part(NORMALIZER, "SentencePiece's map of characters, whole", found);
     let map = value["precompiled_charsmap"].as_str().filter(|map| map.len() < 4 << 20);

@@ -1,7 +1,7 @@
 //! GPT-2's mapping of bytes to letters (`bytes_to_unicode`), and the merges of a list of ranked tokens.
 //!
-//! GPT-2's vocabulary has a printable letter for each byte (a space is `Ġ`), and byte-level BPE has used these letters since. OpenAI's
-//! later encodings are ranked tokens without a list of merges; [`merges`] reconstructs it.
+//! GPT-2's vocabulary has a printable letter for each byte (a space is `Ġ`), and byte-level BPE has used these letters
+//! since. OpenAI's later encodings are ranked tokens without a list of merges; [`merges`] reconstructs it.
 
 use std::{collections::HashMap, sync::OnceLock};
 

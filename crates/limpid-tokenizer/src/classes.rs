@@ -1,6 +1,6 @@
-//! The classes of transformers 5.23 that rebuild a tokenizer from its vocabulary. They take the model's tokens and merges, the added tokens and
-//! usually the post_processor from tokenizer.json; everything else is fixed by the class and by tokenizer_config.json. All other classes
-//! use tokenizer.json unchanged ([`WHOLE`]).
+//! The classes of transformers 5.23 that rebuild a tokenizer from its vocabulary. They take the model's tokens and
+//! merges, the added tokens and usually the post_processor from tokenizer.json; everything else is fixed by the class
+//! and by tokenizer_config.json. All other classes use tokenizer.json unchanged ([`WHOLE`]).
 //!
 //! Read `beside` for the files, `files` for where vocabularies lie.
 
@@ -119,7 +119,8 @@ static CLASSES: [Class; 12] = [
     },
 ];
 
-/// The classes of models whose files name none, or name one that is not believed. For all others tokenizer.json is taken as it stands.
+/// The classes of models whose files name none, or name one that is not believed. For all others tokenizer.json is
+/// taken as it stands.
 const MODELS: &[(&str, &[&str])] = &[
     ("GPT2Tokenizer", &["gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2", "codegen"]),
     ("RobertaTokenizer", &["roberta", "roberta-prelayernorm", "longformer", "bart"]),
@@ -161,8 +162,8 @@ fn named(name: &str) -> Option<&'static Class> {
     CLASSES.iter().find(|class| class.names.contains(&name))
 }
 
-/// The class of a folder's tokenizer: by the name in its files, by its model, or both. `is_byte_level` says whether tokenizer.json has
-/// bytes for letters, which a Llama's has not. None if nothing names a class.
+/// The class of a folder's tokenizer: by the name in its files, by its model, or both. `is_byte_level` says whether
+/// tokenizer.json has bytes for letters, which a Llama's has not. None if nothing names a class.
 pub(super) fn choose(beside: &TokenizerFiles, is_byte_level: bool) -> Option<&'static Class> {
     let model = beside.model_type.as_deref().unwrap_or_default();
     let usual = MODELS.iter().find(|(_, models)| models.contains(&model)).map(|(class, _)| *class);
@@ -196,7 +197,8 @@ impl Class {
         Some(token)
     }
 
-    /// Makes the class's tokenizer of `spec`, a tokenizer.json (`whole`) or no more than a vocabulary. Says whether it is another then.
+    /// Makes the class's tokenizer of `spec`, a tokenizer.json (`whole`) or no more than a vocabulary. Says whether it
+    /// is another then.
     pub(super) fn make(&self, spec: &mut Spec, beside: &TokenizerFiles, whole: bool) -> Result<bool, TokenizerError> {
         let class = if whole && spec.kind() != self.kind { &WHOLE } else { self };
         let before = meaning(spec)?;
@@ -388,9 +390,9 @@ impl TokenizerFiles {
         roles.chain(more).collect()
     }
 
-    /// The tokens that are looked for before others, from `own`, those of tokenizer.json, and what the files and the class name. A token
-    /// that the vocabulary has keeps its id there, others get the next, whatever id a file gives them; a token for which the model
-    /// has no row is left out.
+    /// The tokens that are looked for before others, from `own`, those of tokenizer.json, and what the files and the
+    /// class name. A token that the vocabulary has keeps its id there, others get the next, whatever id a file gives
+    /// them; a token for which the model has no row is left out.
     pub(super) fn tokens(
         &self,
         vocab: &[(&str, u64)],

@@ -1,4 +1,5 @@
-//! A dense tokenizer: a tokenizer reduced to the ids that a text uses, numbered from 0, so that the model needs no rows for the others.
+//! A dense tokenizer: a tokenizer reduced to the ids that a text uses, numbered from 0, so that the model needs no rows
+//! for the others.
 //!
 //! Text is cut as ever, and ids are translated at the edge ([`Remap`]).
 
@@ -27,8 +28,8 @@ impl DenseTokenizer {
         Ok(DenseTokenizer { full, ids })
     }
 
-    /// The ids of `texts`, which are encoded on `threads` threads; if there are several, also the ids that may stand between them; the
-    /// ids that a model expects round a text; and the `special` tokens.
+    /// The ids of `texts`, which are encoded on `threads` threads; if there are several, also the ids that may stand
+    /// between them; the ids that a model expects round a text; and the `special` tokens.
     pub(super) fn for_texts(
         full: Tokenizer,
         texts: &[Cow<str>],

@@ -1,5 +1,5 @@
-//! HuggingFace's crate with guards: a regular expression that gives up is an error (the crate leaves the rest of the text
-//! uncut), and so are letters that a vocabulary lacks and no unknown token stands for (the crate leaves them out).
+//! HuggingFace's crate with guards: a regular expression that gives up is an error (the crate leaves the rest of the
+//! text uncut), and so are letters that a vocabulary lacks and no unknown token stands for (the crate leaves them out).
 
 use std::{
     cell::RefCell,
@@ -94,8 +94,8 @@ impl Engines {
         for part in parts {
             match part {
                 TextPart::Plain(plain) if plain.contains(MARK) => {
-                    let what = "it has the text of a special token, and U+FDD0 or U+FDD1, which limpid then needs for itself: leave \
-                                one of them out";
+                    let what = "it has the text of a special token, and U+FDD0 or U+FDD1, which limpid then needs for \
+                                itself: leave one of them out";
                     return Err(self.fault(what.into()));
                 }
                 TextPart::Plain(plain) => text += plain,
@@ -180,7 +180,8 @@ fn parting(spec: &Spec, tokens: &[Option<String>]) -> Made<Option<Parting>> {
     Ok(fits.then_some(if own { Parting::Within } else { Parting::Before }))
 }
 
-/// An engine that takes a [`mark`] for the special token that it stands for, and the text of that token for text like any other.
+/// An engine that takes a [`mark`] for the special token that it stands for, and the text of that token for text like
+/// any other.
 struct Marked {
     engine: Engine,
     /// The tokens that the engine's own ids of marks stand for.
@@ -258,7 +259,10 @@ impl Pattern for &Expression {
         for part in self.0.find_iter(text) {
             let part = part.map_err(|e| {
                 let pattern = self.0.as_str();
-                format!("its regular expression {pattern:?} gives up on it ({e}): shorten its longest runs of blanks or marks")
+                format!(
+                    "its regular expression {pattern:?} gives up on it ({e}): shorten its longest runs of blanks or \
+                     marks"
+                )
             })?;
             if last < part.start() {
                 found.push(((last, part.start()), false));

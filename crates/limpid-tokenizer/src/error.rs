@@ -16,7 +16,10 @@ pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one
 #[non_exhaustive]
 pub enum TokenizerError {
     /// A name that no tokenizer has.
-    #[error("no tokenizer is called {name:?}, and there is no such file; {}known names are {}", meant(.nearest), NAMES.join(", "))]
+    #[error(
+        "no tokenizer is called {name:?}, and there is no such file; {}known names are {}", meant(.nearest),
+        NAMES.join(", ")
+    )]
     Name {
         /// The name asked for.
         name: String,
@@ -67,7 +70,9 @@ pub enum TokenizerError {
         second: String,
     },
     /// Ids that are not 0 to V-1.
-    #[error("id {id} of token {token:?} is out of place: {count} tokens have the ids 0 to {}, without a gap", .count - 1)]
+    #[error(
+        "id {id} of token {token:?} is out of place: {count} tokens have the ids 0 to {}, without a gap", .count - 1
+    )]
     Gap {
         /// The id.
         id: u64,
@@ -96,7 +101,10 @@ pub enum TokenizerError {
         vocab_size: usize,
     },
     /// An id that is not in the vocabulary.
-    #[error("id {id} (at index {index}) is outside the vocabulary of {name}: its {vocab_size} ids end at {}", .vocab_size - 1)]
+    #[error(
+        "id {id} (at index {index}) is outside the vocabulary of {name}: its {vocab_size} ids end at {}",
+        .vocab_size - 1
+    )]
     Id {
         /// The id.
         id: u32,
@@ -109,7 +117,8 @@ pub enum TokenizerError {
     },
     /// A token that is not among the numbered ones of a dense tokenizer.
     #[error(
-        "{} (id {id} of {of}) is not among the {vocab_size} tokens of the text that this dense tokenizer was made from: leave it out, or make a \
+        "{} (id {id} of {of}) is not among the {vocab_size} tokens of the text that this dense tokenizer was made \
+         from: leave it out, or make a \
          dense tokenizer from a text that has it", shown(.piece)
     )]
     NotDense {
@@ -137,8 +146,8 @@ pub enum TokenizerError {
     Json(String),
     /// SentencePiece's own file.
     #[error(
-        "it is a SentencePiece model, which limpid does not read: transformers can make a tokenizer.json from it, with \
-         AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        "it is a SentencePiece model, which limpid does not read: transformers can make a tokenizer.json from it, \
+         with AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     )]
     SentencePiece,
     /// A GGUF file in the place of a tokenizer's.
@@ -181,8 +190,9 @@ pub enum TokenizerError {
     },
     /// A pre-tokenizer, by llama.cpp's name, that limpid does not know.
     #[error(
-        "`tokenizer.ggml.pre` is {found:?}, a pre-tokenizer that limpid does not know, so texts would get other ids than in llama.cpp. \
-         limpid knows {known}. Use the model's HuggingFace folder, whose tokenizer.json describes the pre-tokenizer"
+        "`tokenizer.ggml.pre` is {found:?}, a pre-tokenizer that limpid does not know, so texts would get other ids \
+         than in llama.cpp. limpid knows {known}. Use the model's HuggingFace folder, whose tokenizer.json describes \
+         the pre-tokenizer"
     )]
     Pre {
         /// The name in the file.

@@ -11,8 +11,9 @@ use super::{
 };
 
 impl Tokenizer {
-    /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full tokenizer.json,
-    /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
+    /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full
+    /// tokenizer.json, tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the
+    /// model's context.
     pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, TokenizerError> {
         let mut files: Vec<(&str, String)> = Vec::new();
         match self {
@@ -46,8 +47,8 @@ impl Tokenizer {
         files.into_iter().map(write).collect()
     }
 
-    /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
-    /// an encoding.
+    /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only
+    /// names an encoding.
     pub fn export_json(&self, path: &Path) -> Result<(), TokenizerError> {
         files::write(path, &full_json(self)?)
     }

@@ -44,8 +44,8 @@ impl Tokenizer {
         Tokenizer::load_with(path.as_ref(), None, &[])
     }
 
-    /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special tokens, which get
-    /// the ids that follow.
+    /// The same, with what a .tiktoken file does not say: how text is cut, if its ranks are not OpenAI's, and special
+    /// tokens, which get the ids that follow.
     pub fn load_with(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
         let bytes = bytes(path)?;
         let ends = |end: &str| path.extension().is_some_and(|own| own == end);
@@ -65,9 +65,9 @@ impl Tokenizer {
         by_content().map_err(|error| error.at(path))
     }
 
-    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt, vocab.txt (BERT), gpt2_tokenizer.bin
-    /// (llm.c) or OpenAI's ranks (tokenizer.model, tiktoken.model), as transformers' classes read these and the files beside
-    /// them (docs/formats.md). `None` if there is none of them.
+    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt, vocab.txt (BERT),
+    /// gpt2_tokenizer.bin (llm.c) or OpenAI's ranks (tokenizer.model, tiktoken.model), as transformers' classes read
+    /// these and the files beside them (docs/formats.md). `None` if there is none of them.
     ///
     /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
     pub fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
@@ -118,8 +118,8 @@ impl Tokenizer {
         }))
     }
 
-    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
-    /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
+    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special
+    /// tokens and the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
     pub fn to_tiktoken(&self) -> Result<String, TokenizerError> {
         Ok(in_order(self)?.iter().map(|(token, id)| format!("{} {id}\n", STANDARD.encode(token))).collect())
     }
@@ -188,8 +188,8 @@ fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str) -> Result<Spec, TokenizerE
     Ok(Spec::new(Model { r#type, merges, vocab, ..Model::default() }))
 }
 
-/// A .tiktoken file in a model's folder: text is cut as for GPT-4, with numbers of up to three digits, and the special tokens are
-/// those beside it.
+/// A .tiktoken file in a model's folder: text is cut as for GPT-4, with numbers of up to three digits, and the special
+/// tokens are those beside it.
 fn ranks_beside(bytes: &[u8], beside: &TokenizerFiles) -> Result<Tokenizer, TokenizerError> {
     let plain = tiktoken(bytes, Some(Split::Llama3), &[])?;
     let special = beside.after(plain.vocab_size() as u64);
@@ -205,8 +205,8 @@ pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -
     Tokenizer::made(spec)
 }
 
-/// BERT's vocab.txt: a token a line, blanks at its end left out. An empty line is a token, too, and of two that are the same the second
-/// counts.
+/// BERT's vocab.txt: a token a line, blanks at its end left out. An empty line is a token, too, and of two that are the
+/// same the second counts.
 fn word_pieces(lines: &str) -> Result<Spec, TokenizerError> {
     let mut ids = HashMap::new();
     lines.lines().zip(0u64..).for_each(|(line, id)| _ = ids.insert(line.trim_end(), id));
@@ -301,7 +301,8 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
     Tokenizer::made(table::ranked(&tokens, split, added))
 }
 
-/// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.
+/// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left
+/// out.
 fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, TokenizerError> {
     let other = || TokenizerError::Format(format!("it is not byte-level byte pairs but {}", tokenizer.name()));
     let pairs = match tokenizer {

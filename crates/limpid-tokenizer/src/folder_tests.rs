@@ -1,4 +1,5 @@
-//! Folders of models as transformers reads them: what stands beside a vocabulary (reference/folders.py), and files by their content.
+//! Folders of models as transformers reads them: what stands beside a vocabulary (reference/folders.py), and files by
+//! their content.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -128,9 +129,8 @@ fn a_tokenizer_is_what_its_file_holds() {
     }
     let path = scratch.0.join("tokenizer.model");
     fs::write(&path, &ranks).unwrap();
-    assert!(
-        matches!(Tokenizer::load(&path), Err(TokenizerError::File { fault, .. }) if matches!(*fault, TokenizerError::NoSplit))
-    );
+    assert!(matches!(Tokenizer::load(&path),
+        Err(TokenizerError::File { fault, .. }) if matches!(*fault, TokenizerError::NoSplit)));
 }
 
 /// Tokens for which the model has no row are left out: nothing can be read by them.

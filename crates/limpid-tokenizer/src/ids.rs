@@ -1,7 +1,7 @@
 //! Other numberings of the same ids, and what there is to say about a tokenised text.
 //!
-//! Ids count from 0 everywhere inside limpid. Papers often count from 1 ([`to_one_based`]); a small corpus under a large
-//! vocabulary uses few of its ids ([`Remap`]). Both are translations at the edge.
+//! Ids count from 0 everywhere inside limpid. Papers often count from 1 ([`to_one_based`]); a small corpus under a
+//! large vocabulary uses few of its ids ([`Remap`]). Both are translations at the edge.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
-//! Tokenizers that other programs trained. HuggingFace's crate `tokenizers` runs them (feature `huggingface`); byte-level BPE needs no
-//! crate.
+//! Tokenizers that other programs trained. HuggingFace's crate `tokenizers` runs them (feature `huggingface`);
+//! byte-level BPE needs no crate.
 //!
-//! The crate pre-tokenizes and merges. The special tokens around a text and the decoding of ids to bytes are done here, because text is
-//! streamed token by token and the crate decodes whole texts only. If a file is GPT-2's or another of OpenAI's vocabularies, the
-//! built-in encoding does the work: the ids are the same, and it is several times as fast.
+//! The crate pre-tokenizes and merges. The special tokens around a text and the decoding of ids to bytes are done here,
+//! because text is streamed token by token and the crate decodes whole texts only. If a file is GPT-2's or another of
+//! OpenAI's vocabularies, the built-in encoding does the work: the ids are the same, and it is several times as fast.
 //!
 //! Read `spec` for what a file may say, `files` for where files lie.
 

@@ -109,7 +109,8 @@ fn the_ids_are_huggingfaces() {
     }
 }
 
-/// Special tokens that are given apart have the ids that they have in a text, and text that looks like one has those of text.
+/// Special tokens that are given apart have the ids that they have in a text, and text that looks like one has those of
+/// text.
 #[test]
 fn special_tokens_may_be_given_apart() {
     let (mut random, mut compared) = (Random(11), 0);
@@ -162,7 +163,8 @@ fn long_texts_in_parts_have_the_ids_of_the_whole() {
         parted.push((name, parting));
     }
     let (before, within) = (engine::Parting::Before, engine::Parting::Within);
-    let wanted = "bert-cased-files bert-files byte-fallback gpt-4 gpt1-files opt-files qwen2-files roberta-masked-files unigram words";
+    let wanted = "bert-cased-files bert-files byte-fallback gpt-4 gpt1-files opt-files qwen2-files \
+                  roberta-masked-files unigram words";
     let wanted = wanted.split(' ').map(|n| (n.to_string(), if n == "byte-fallback" { within } else { before }));
     assert_eq!(parted, wanted.collect::<Vec<_>>());
     // a token that goes over a blank, a step that looks further: not in parts
@@ -222,7 +224,8 @@ fn what_a_folder_says_is_known() {
     assert_eq!(tokenizer.unwrap().end_of_text(), Some(7));
 }
 
-/// What is in vocab.json and merges.txt depends on the class; one that is not known is refused by name, and so is a token without an id.
+/// What is in vocab.json and merges.txt depends on the class; one that is not known is refused by name, and so is a
+/// token without an id.
 #[test]
 fn classes_that_are_not_known_are_refused() {
     let scratch = Scratch::new("classes");
@@ -523,7 +526,8 @@ fn ways_of_cutting_go_by_name() {
     let metaspace = |scheme: &str| {
         changed("byte-fallback", &|spec| {
             spec["normalizer"] = serde_json::Value::Null;
-            let step = serde_json::json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
+            let step = serde_json::json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
+                "split": false });
             spec["pre_tokenizer"] = step;
         })
     };
@@ -779,8 +783,8 @@ fn damaged_files_never_panic() {
     assert!(worked > 50, "{worked}");
 }
 
-/// What stands for the unknown is told by whichever key the kind of model has for it, and never by a tokenizer that writes
-/// every text.
+/// What stands for the unknown is told by whichever key the kind of model has for it, and never by a tokenizer that
+/// writes every text.
 #[test]
 fn the_unknown_token_of_every_fixture() {
     let scratch = Scratch::new("unknown");

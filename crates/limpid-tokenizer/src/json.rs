@@ -1,9 +1,10 @@
-//! tokenizer.json: written so that HuggingFace's `tokenizers` reads it and gives the same ids; read back with suspicion.
+//! tokenizer.json: written so that HuggingFace's `tokenizers` reads it and gives the same ids; read back with
+//! suspicion.
 //!
-//! A char or word tokenizer is a `WordLevel` model behind a `Split` whose regular expression says which of the two it is.
-//! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. A dense tokenizer is
-//! `{"limpid_dense": {"of": FILE, "ids": IDS}}`, with what the file of the other would hold. Every other tokenizer.json is
-//! `imported`'s.
+//! A char or word tokenizer is a `WordLevel` model behind a `Split` whose regular expression says which of the two it
+//! is. An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. A dense tokenizer is
+//! `{"limpid_dense": {"of": FILE, "ids": IDS}}`, with what the file of the other would hold. Every other tokenizer.json
+//! is `imported`'s.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -35,7 +36,8 @@ impl TokenizerKind {
             TokenizerKind::Char => ("Isolated", false),
             TokenizerKind::Word => ("Removed", true),
         };
-        json!({ "type": "Split", "pattern": { "Regex": self.pattern(newlines) }, "behavior": behavior, "invert": invert })
+        json!({ "type": "Split", "pattern": { "Regex": self.pattern(newlines) }, "behavior": behavior,
+            "invert": invert })
     }
 }
 
@@ -65,9 +67,9 @@ fn by_id<S: Serializer>(tokens: &&[String], serializer: S) -> Result<S::Ok, S::E
 }
 
 impl Tokenizer {
-    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
-    /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
-    /// file it was read from, or what stands for it; a dense one is `{"limpid_dense": {"of": FILE, "ids": IDS}}`.
+    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same
+    /// ids (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the
+    /// very file it was read from, or what stands for it; a dense one is `{"limpid_dense": {"of": FILE, "ids": IDS}}`.
     pub fn to_json(&self) -> String {
         match self {
             Tokenizer::Bpe(encoding) => json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
@@ -246,7 +248,8 @@ mod tests {
             "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
             "added_tokens": [{"id": 0, "content": "[PAD]", "single_word": false, "lstrip": false, "rstrip": false,
                 "normalized": false, "special": true}],
-            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false},
+            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated",
+            "invert": false},
             "decoder": {"type": "Fuse"},
             "model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "a": 1, "b": 2}, "unk_token": "<UNK>"},
         });

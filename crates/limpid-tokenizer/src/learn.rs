@@ -1,8 +1,8 @@
 //! Tokenizers learned from texts that need not fit into memory.
 //!
-//! Texts go by and only the counts of distinct pieces are kept, so that what is learned depends on the texts alone, not on
-//! threads. Then the most frequent pair of neighbours becomes a token, and again, as the `tokenizers`
-//! crate does: of pairs that are equally frequent, the one whose ids are smaller.
+//! Texts go by and only the counts of distinct pieces are kept, so that what is learned depends on the texts alone, not
+//! on threads. Then the most frequent pair of neighbours becomes a token, and again, as the `tokenizers` crate does: of
+//! pairs that are equally frequent, the one whose ids are smaller.
 
 use std::{
     borrow::Cow,
@@ -55,8 +55,8 @@ pub struct LearnerOptions {
     pub newlines: bool,
 }
 
-/// Counts pieces of text, then makes a tokenizer. Of words and characters the most frequent are taken; words are numbered
-/// as they first appear, characters by their code points.
+/// Counts pieces of text, then makes a tokenizer. Of words and characters the most frequent are taken; words are
+/// numbered as they first appear, characters by their code points.
 pub struct Learner {
     recipe: LearnerOptions,
     counts: Counts,
@@ -147,7 +147,8 @@ impl Learner {
         Ok(())
     }
 
-    /// Makes the tokenizer. `tell` hears how many of how many tokens there are and may say no (`None` is then returned).
+    /// Makes the tokenizer. `tell` hears how many of how many tokens there are and may say no (`None` is then
+    /// returned).
     pub fn finish(self, tell: &mut dyn FnMut(usize, usize) -> bool) -> Result<Option<Tokenizer>, TokenizerError> {
         let LearnerOptions { learn, vocab_size, special, min_frequency, newlines } = self.recipe;
         if self.counts.is_empty() {
@@ -208,7 +209,8 @@ impl Learner {
                 tokens.extend(letters.into_iter().map(|(_, form)| form).filter(|form| !special.contains(form)));
                 if tokens.len() > vocab_size {
                     return Err(TokenizerError::Learn(format!(
-                        "a vocabulary of {vocab_size} is too small: {} characters and special tokens are in it before any joining",
+                        "a vocabulary of {vocab_size} is too small: {} characters and special tokens are in it before \
+                         any joining",
                         tokens.len()
                     )));
                 }
@@ -228,8 +230,8 @@ impl LearnerOptions {
     /// The size of a vocabulary of all characters or words that there are.
     pub const ALL: usize = 1 << 24;
 
-    /// The usual of that: what must be seen twice to be a token (once, of characters and words), and, where no `special` tokens are
-    /// given, `<|endoftext|>` for byte pairs, BERT's five for word pieces, `<UNK>` for words.
+    /// The usual of that: what must be seen twice to be a token (once, of characters and words), and, where no
+    /// `special` tokens are given, `<|endoftext|>` for byte pairs, BERT's five for word pieces, `<UNK>` for words.
     pub fn usual(learn: Learn, vocab_size: usize, special: &[String]) -> LearnerOptions {
         let usual: &[&str] = match learn {
             _ if !special.is_empty() => &[],
@@ -284,8 +286,8 @@ impl LearnerOptions {
     }
 }
 
-/// Byte pairs that suit a text of so many bytes: fewer would use less of a large one, more would be learned by heart from a small
-/// one (docs/presets.md has what was measured).
+/// Byte pairs that suit a text of so many bytes: fewer would use less of a large one, more would be learned by heart
+/// from a small one (docs/presets.md has what was measured).
 fn suited(bytes: usize) -> usize {
     1 << (bytes / 256).max(1).ilog2().clamp(9, 11)
 }
@@ -311,9 +313,9 @@ impl Tokenizer {
         if Path::new(name).is_file() { Tokenizer::load(name) } else { Tokenizer::named(name) }
     }
 
-    /// The tokenizer of that name or file, or learned from `texts` where the name is `char`, `word`, `bpe` (of a size that suits the
-    /// texts) or `bpe:SIZE`; a learned one, and that of a document's example, has the `special` tokens too. `NAME:dense` numbers
-    /// only the ids that the texts use.
+    /// The tokenizer of that name or file, or learned from `texts` where the name is `char`, `word`, `bpe` (of a size
+    /// that suits the texts) or `bpe:SIZE`; a learned one, and that of a document's example, has the `special` tokens
+    /// too. `NAME:dense` numbers only the ids that the texts use.
     ///
     /// ```
     /// # use limpid_tokenizer::Tokenizer;
@@ -450,8 +452,8 @@ impl Neighbours {
     }
 }
 
-/// Joins the most frequent pair of neighbours in `words` until there are `most` tokens. Returns the tokens and what they were joined
-/// from. `prefix` is left out of a right side.
+/// Joins the most frequent pair of neighbours in `words` until there are `most` tokens. Returns the tokens and what
+/// they were joined from. `prefix` is left out of a right side.
 fn join(
     mut tokens: Vec<String>,
     mut words: Vec<(Vec<u32>, u64)>,
@@ -553,7 +555,8 @@ mod tests {
         }
     }
 
-    /// A special token may have blanks in it: it is one token wherever it stands, and no part of a text is cut inside of it.
+    /// A special token may have blanks in it: it is one token wherever it stands, and no part of a text is cut inside
+    /// of it.
     #[test]
     fn special_tokens_may_have_blanks_in_them() {
         let kinds = [Learn::Bpe(Split::Gpt2), Learn::Bpe(Split::Gpt4o), Learn::WordPiece { lowercase: false }];
@@ -600,9 +603,8 @@ mod tests {
             let own = learned(Learn::Bpe(split), 320, &["<|endoftext|>"], &sample, 2).unwrap();
             assert_eq!(own.split(), Some(split));
             std::fs::write(&ranks, own.to_tiktoken().unwrap()).unwrap();
-            assert!(
-                matches!(Tokenizer::load(&ranks), Err(TokenizerError::File { fault, .. }) if matches!(*fault, TokenizerError::NoSplit))
-            );
+            assert!(matches!(Tokenizer::load(&ranks),
+                Err(TokenizerError::File { fault, .. }) if matches!(*fault, TokenizerError::NoSplit)));
             let end = ["<|endoftext|>".to_string()];
             let again = Tokenizer::load_with(&ranks, Some(split), &end).unwrap();
             let sample = "don't <|endoftext|>\n\n the Dogs 123456 \n ";

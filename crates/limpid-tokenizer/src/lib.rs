@@ -1,16 +1,17 @@
-//! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and the tokenizers of other programs'
-//! models; and of each of them the ids that a text uses, numbered densely.
+//! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and the tokenizers of other
+//! programs' models; and of each of them the ids that a text uses, numbered densely.
 //!
 //! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
 //! [`vocab_size`](Tokenizer::vocab_size). Character, word and byte-pair
 //! tokenizers can be learned here from a text (`learn`); OpenAI's byte-pair encodings are built in and chosen by name.
 //!
-//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; `split`,
-//! `ranks` and `pairs` for byte pairs, `learn` for training; then `imported` for other programs' tokenizers, and `files`,
-//! `table` and `export` for where they come from and go to.
+//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file;
+//! `split`, `ranks` and `pairs` for byte pairs, `learn` for training; then `imported` for other programs' tokenizers,
+//! and `files`, `table` and `export` for where they come from and go to.
 //!
-//! Features, both on by default: `tiktoken` has the tables of OpenAI's encodings, `huggingface` runs other programs' tokenizers
-//! that are not byte-level byte pairs, and learns word pieces. What needs one that is off is an error that names it.
+//! Features, both on by default: `tiktoken` has the tables of OpenAI's encodings, `huggingface` runs other programs'
+//! tokenizers that are not byte-level byte pairs, and learns word pieces. What needs one that is off is an error that
+//! names it.
 
 mod beside;
 mod bpe;
@@ -57,8 +58,8 @@ pub use vocabulary::{Order, TokenizerKind, Vocabulary};
 use limpid_base::nearest::nearest;
 use stream::Decoding;
 
-/// Every name a tokenizer goes by. `char` and `word` need a text or a file besides; `s0`, `s0-three` and `s3` have the words of the
-/// documents' examples.
+/// Every name a tokenizer goes by. `char` and `word` need a text or a file besides; `s0`, `s0-three` and `s3` have the
+/// words of the documents' examples.
 pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base", "s0", "s0-three", "s3"];
 
 /// Text to ids and back.
@@ -71,16 +72,16 @@ pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 /// | `Imported` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
 /// | `Dense` | one of another kind, if its text uses it | as that kind |
 ///
-/// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if the
-/// vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
+/// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if
+/// the vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
 /// Decoding gives their text. `<UNK>` (or `[UNK]`, `<unk>`), if there, stands for what the vocabulary lacks.
 ///
-/// **Words.** A word is a run of letters and digits; an apostrophe, hyphen or underscore between letters belongs to it, and
-/// so does a point, comma or colon between digits. Blanks other than newlines are not tokens. Decoding puts one space
-/// between tokens, but none before `. , ! ? ; : ) % … ” ’`, none after `( $ “ ‘`, none beside a newline, and reads `"` as
-/// opening and closing in turn within a line. Text spaced otherwise (two spaces, tabs, indentation, `--` between words,
-/// `e.g.`, 'single straight quotes') comes back with these spaces instead. Its ids are the same when encoded again, as long
-/// as no two tokens side by side spell a third with a blank between (`New`, `York`, `New York`).
+/// **Words.** A word is a run of letters and digits; an apostrophe, hyphen or underscore between letters belongs to it,
+/// and so does a point, comma or colon between digits. Blanks other than newlines are not tokens. Decoding puts one
+/// space between tokens, but none before `. , ! ? ; : ) % … ” ’`, none after `( $ “ ‘`, none beside a newline, and
+/// reads `"` as opening and closing in turn within a line. Text spaced otherwise (two spaces, tabs, indentation, `--`
+/// between words, `e.g.`, 'single straight quotes') comes back with these spaces instead. Its ids are the same when
+/// encoded again, as long as no two tokens side by side spell a third with a blank between (`New`, `York`, `New York`).
 #[derive(Clone, PartialEq)]
 pub enum Tokenizer {
     /// Characters or words.
@@ -103,8 +104,8 @@ pub enum TextPart {
 }
 
 impl Tokenizer {
-    /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`; or exactly the words of a document's
-    /// example: `s0`, `s0-three`, `s3`.
+    /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`; or exactly the words
+    /// of a document's example: `s0`, `s0-three`, `s3`.
     pub fn named(name: &str) -> Result<Tokenizer, TokenizerError> {
         if let Some(encoding) = Encoding::named(name) {
             return Ok(Tokenizer::Bpe(encoding));
@@ -134,10 +135,12 @@ impl Tokenizer {
         Vocabulary::new(kind, tokens).map(Tokenizer::learned)
     }
 
-    /// The same with these special tokens: one that is a token already becomes special, and the others get the next ids, in their order.
+    /// The same with these special tokens: one that is a token already becomes special, and the others get the next
+    /// ids, in their order.
     ///
     /// # Errors
-    /// If one is empty, or a word or character of a learned vocabulary; or if the tokenizer is dense, whose ids are another's.
+    /// If one is empty, or a word or character of a learned vocabulary; or if the tokenizer is dense, whose ids are
+    /// another's.
     pub fn with_specials(&self, texts: &[String]) -> Result<Tokenizer, TokenizerError> {
         let new: Vec<&String> = texts.iter().filter(|text| self.special(text).is_none()).collect();
         let refused = |what: String| Err(TokenizerError::Learn(format!("no special tokens can be added: {what}")));
@@ -171,8 +174,8 @@ impl Tokenizer {
         Tokenizer::Learned(Arc::new(vocabulary))
     }
 
-    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `scored-bpe`, `wordpiece`,
-    /// `wordlevel` or `unigram` (and `gpt2`, if it is that); or `dense`.
+    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `scored-bpe`,
+    /// `wordpiece`, `wordlevel` or `unigram` (and `gpt2`, if it is that); or `dense`.
     pub fn name(&self) -> &'static str {
         match self {
             Tokenizer::Learned(vocabulary) => vocabulary.kind().name(),
@@ -197,8 +200,8 @@ impl Tokenizer {
         self.encode_on(1, text, true)
     }
 
-    /// The same ids from several threads, for a long text, or with `specials` false those of [`encode_ordinary`](Tokenizer::encode_ordinary).
-    /// Only byte-level byte pairs make use of several.
+    /// The same ids from several threads, for a long text, or with `specials` false those of
+    /// [`encode_ordinary`](Tokenizer::encode_ordinary). Only byte-level byte pairs make use of several.
     pub fn encode_on(&self, threads: usize, text: &str, specials: bool) -> Result<Vec<u32>, TokenizerError> {
         match self {
             Tokenizer::Learned(vocabulary) => vocabulary.encode(text, specials),
@@ -213,8 +216,8 @@ impl Tokenizer {
         self.encode_on(1, text, false)
     }
 
-    /// The ids of parts of one text: what [`encode`](Tokenizer::encode) gives for all of it, if no plain part has the text of a
-    /// special token. Two plain parts are never neighbours.
+    /// The ids of parts of one text: what [`encode`](Tokenizer::encode) gives for all of it, if no plain part has the
+    /// text of a special token. Two plain parts are never neighbours.
     ///
     /// ```
     /// use limpid_tokenizer::{TextPart, Tokenizer};
@@ -248,8 +251,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
-    /// `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
+    /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]`
+    /// and `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
     pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         if let Tokenizer::Dense(dense) = self {
             return dense.dense(&dense.full().encode_for_model(text)?);
@@ -301,8 +304,8 @@ impl Tokenizer {
         }
     }
 
-    /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has is
-    /// `<unused 100256>`.
+    /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has
+    /// is `<unused 100256>`.
     pub fn piece(&self, id: u32) -> Result<String, TokenizerError> {
         Ok(self.pieces(&[id])?.remove(0))
     }
@@ -321,8 +324,8 @@ impl Tokenizer {
         Ok(ids.iter().map(one).collect())
     }
 
-    /// The bytes of one token wherever it stands, with a blank of its own; they need not be whole characters. None for an id that no text
-    /// has.
+    /// The bytes of one token wherever it stands, with a blank of its own; they need not be whole characters. None for
+    /// an id that no text has.
     pub fn piece_bytes(&self, id: u32) -> Option<Vec<u8>> {
         self.check(&[id]).ok().and_then(|()| self.bytes(id))
     }
@@ -355,7 +358,8 @@ impl Tokenizer {
         }
     }
 
-    /// The token that stands for text which the vocabulary lacks, such as `<UNK>`. None where every text can be written.
+    /// The token that stands for text which the vocabulary lacks, such as `<UNK>`. None where every text can be
+    /// written.
     pub fn unknown(&self) -> Option<u32> {
         match self {
             Tokenizer::Learned(vocabulary) => vocabulary.unknown(),
@@ -365,8 +369,8 @@ impl Tokenizer {
         }
     }
 
-    /// The first `most` different pieces of `texts` that [`unknown`](Tokenizer::unknown) stands for: characters or words;
-    /// of another program's vocabulary, what stands between blanks.
+    /// The first `most` different pieces of `texts` that [`unknown`](Tokenizer::unknown) stands for: characters or
+    /// words; of another program's vocabulary, what stands between blanks.
     pub fn unknown_pieces<'a>(&self, texts: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
         let Some(unknown) = self.unknown() else { return vec![] };
         let pieces = |text: &'a str| -> Box<dyn Iterator<Item = &'a str> + 'a> {
@@ -401,7 +405,8 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens in a role (`bos_token`, `image_token`), as the files of a model's folder name them; nothing if they name none.
+    /// The tokens in a role (`bos_token`, `image_token`), as the files of a model's folder name them; nothing if they
+    /// name none.
     pub fn named_roles(&self) -> &[(String, String)] {
         match self {
             Tokenizer::Imported(imported) => &imported.told.names,
@@ -410,8 +415,8 @@ impl Tokenizer {
         }
     }
 
-    /// The special token that ends what one speaker says: `<|end|>` (not where it ends a message within a turn, as beside `<|return|>` and
-    /// `<|call|>`), `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
+    /// The special token that ends what one speaker says: `<|end|>` (not where it ends a message within a turn, as
+    /// beside `<|return|>` and `<|call|>`), `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
     pub fn end_of_turn(&self) -> Option<u32> {
         const NAMES: [&str; 4] = ["<|end|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
         let within = table::ends_messages(&|name| self.special(name).is_some());

@@ -1,4 +1,5 @@
-//! Tokens that are found in a text before it is cut and joined: special tokens, and whatever else a vocabulary has of whole texts.
+//! Tokens that are found in a text before it is cut and joined: special tokens, and whatever else a vocabulary has of
+//! whole texts.
 
 use std::{cmp::Reverse, ops::Range};
 
@@ -34,8 +35,8 @@ impl Markers {
         Markers(groups)
     }
 
-    /// Every plain part of `text` with the marker after it; the last part, which may be empty as any other may, has none. Where several
-    /// markers begin at one place, the longest counts.
+    /// Every plain part of `text` with the marker after it; the last part, which may be empty as any other may, has
+    /// none. Where several markers begin at one place, the longest counts.
     pub(super) fn cut(&self, text: &str, specials: bool) -> impl Iterator<Item = (Range<usize>, Option<&Marker>)> {
         let is_sought = move |marker: &&Marker| specials || !marker.special;
         let is_any = self.0.iter().flatten().any(|marker| is_sought(&marker));

@@ -1,7 +1,8 @@
 //! Byte pairs by rank: of all neighbours in a piece of text, the two whose union ranks lowest are joined, and again.
 //!
-//! This is what OpenAI's encodings are, and any byte-level list of merges in which each token has one way to be made (see
-//! `byte_letters`). A piece that is a token needs no joining; others are remembered, since texts repeat themselves.
+//! This is what OpenAI's encodings are, and any byte-level list of merges in which each token has one way to be made
+//! (see `byte_letters`). A piece that is a token needs no joining; others are remembered, since texts repeat
+//! themselves.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -177,7 +178,8 @@ impl Ranks {
         out.extend(parts.windows(2).map(|w| self.ids[self.rank(&piece[w[0].0 as usize..w[1].0 as usize]) as usize]));
     }
 
-    /// The same for pieces so long that looking through them each time would take too long: 12 bytes for each of theirs, beside the ids.
+    /// The same for pieces so long that looking through them each time would take too long: 12 bytes for each of
+    /// theirs, beside the ids.
     fn heap(&self, piece: &[u8], out: &mut Vec<u32>) {
         let n = piece.len();
         // Where a part begins: where it ends; where it ends, if it has more than one byte: where it begins.

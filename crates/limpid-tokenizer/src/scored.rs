@@ -1,9 +1,11 @@
-//! SentencePiece's byte pairs as llama.cpp runs them on the table of a GGUF file: no list of merges, but a score for each token. Of any two
-//! neighbours that together spell a token the pair with the best score is joined first, of equal scores the leftmost; neither has to be
-//! a token itself. A character that is no token in the end becomes the tokens of its bytes.
+//! SentencePiece's byte pairs as llama.cpp runs them on the table of a GGUF file: no list of merges, but a score for
+//! each token. Of any two neighbours that together spell a token the pair with the best score is joined first, of equal
+//! scores the leftmost; neither has to be a token itself. A character that is no token in the end becomes the tokens of
+//! its bytes.
 //!
-//! A list of merges cannot say this exactly: it ranks pairs of tokens, so it has no place for a character without a token, and no equal
-//! ranks. So limpid's tokenizer.json keeps the scores (a model of the type [`SCORED`]); [`merges`] are what transformers makes of them.
+//! A list of merges cannot say this exactly: it ranks pairs of tokens, so it has no place for a character without a
+//! token, and no equal ranks. So limpid's tokenizer.json keeps the scores (a model of the type [`SCORED`]); [`merges`]
+//! are what transformers makes of them.
 
 use std::{
     cmp::Reverse,
@@ -172,8 +174,8 @@ enum Fragment<'a> {
     Marker(u32),
 }
 
-/// Two neighbours that spell a token: what reaches from character `left` to `right`, and on to `end`. The best score is the greatest, of
-/// equal ones the leftmost.
+/// Two neighbours that spell a token: what reaches from character `left` to `right`, and on to `end`. The best score is
+/// the greatest, of equal ones the leftmost.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Join {
     score: Score,
@@ -193,8 +195,8 @@ impl Score {
     }
 }
 
-/// The merges that transformers makes of scores: every way to put a token together of two tokens, the best token first. None where a
-/// token is put together of a character that has no token.
+/// The merges that transformers makes of scores: every way to put a token together of two tokens, the best token first.
+/// None where a token is put together of a character that has no token.
 pub(super) fn merges(tokens: &[(String, f64)], normal: impl Fn(usize) -> bool) -> Option<Vec<Merge>> {
     let ids: HashMap<&str, usize> = tokens.iter().map(|(token, _)| token.as_str()).zip(0..).collect();
     let mut found: Vec<(f64, &str, &str)> = vec![];

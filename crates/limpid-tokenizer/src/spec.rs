@@ -2,8 +2,8 @@
 //!
 //! The crate trusts its files: a merge of two tokens whose sum is no token, a continuation shorter than its prefix or a
 //! broken character map panic in it or worse. So the file is read into a [`Spec`] here, everything the crate indexes
-//! with is looked up first, and its parts are built one by one (`build`). Random choices (dropout), padding and truncation are
-//! left out: a text always gives the same ids, all of them.
+//! with is looked up first, and its parts are built one by one (`build`). Random choices (dropout), padding and
+//! truncation are left out: a text always gives the same ids, all of them.
 //!
 //! Read `imported` next.
 

@@ -1,4 +1,5 @@
-//! Splits text into pieces before byte pairs are merged: the regular expressions of GPT-2, GPT-4 and similar models, written as code.
+//! Splits text into pieces before byte pairs are merged: the regular expressions of GPT-2, GPT-4 and similar models,
+//! written as code.
 //!
 //! Each piece depends on nothing before it, so a text may be cut wherever a piece always ends ([`Split::cut`]) and
 //! its parts encoded apart. Read `ranks` next.
@@ -223,8 +224,8 @@ impl Split {
         }
     }
 
-    /// The last place in `range` before which a piece ends whatever comes before and after: behind a letter, before what is
-    /// neither letter nor accent nor apostrophe. The same for every way of cutting.
+    /// The last place in `range` before which a piece ends whatever comes before and after: behind a letter, before
+    /// what is neither letter nor accent nor apostrophe. The same for every way of cutting.
     pub(super) fn cut(text: &str, range: Range<usize>) -> Option<usize> {
         let cursor = Cursor { text, classes: classes() };
         let mut after = None;

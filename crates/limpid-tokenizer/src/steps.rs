@@ -1,5 +1,5 @@
-//! Steps of a tokenizer.json as HuggingFace writes them: how text is cut, by regular expressions that llama.cpp knows by name, and what
-//! stands around a model.
+//! Steps of a tokenizer.json as HuggingFace writes them: how text is cut, by regular expressions that llama.cpp knows
+//! by name, and what stands around a model.
 
 use serde_json::{Value, json};
 
@@ -16,8 +16,8 @@ const QWEN: &str =
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// OpenAI's own for cl100k_base today: blanks that end a text are one piece, newlines among them. In a form that HuggingFace's
-/// engines read alike (`$` and `++` mean other things to one of them).
+/// OpenAI's own for cl100k_base today: blanks that end a text are one piece, newlines among them. In a form that
+/// HuggingFace's engines read alike (`$` and `++` mean other things to one of them).
 const CL100K: &str =
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s";
 

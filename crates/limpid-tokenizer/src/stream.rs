@@ -1,8 +1,8 @@
 //! Decodes ids to text while they are still being generated.
 //!
 //! A byte-pair token may end in the middle of a character, and a word's blank depends on the word before it. A
-//! [`TextStream`] holds incomplete characters back, so that every piece it returns is valid text, and all pieces together are
-//! exactly what [`Tokenizer::decode`] returns for all ids.
+//! [`TextStream`] holds incomplete characters back, so that every piece it returns is valid text, and all pieces
+//! together are exactly what [`Tokenizer::decode`] returns for all ids.
 
 use super::{Tokenizer, TokenizerError, TokenizerKind, imported::Seam, words::Spacing};
 

@@ -1,11 +1,11 @@
 //! A tokenizer as GGUF files store it: a table of tokens with their types, and the name of a pre-tokenizer.
 //!
 //! limpid reads five of llama.cpp's models. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
-//! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama` is
-//! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first (`scored`). `bert` is WordPiece: a
-//! token that begins a word has `▁` before it, and one that goes on has nothing, where BERT's own list has nothing and `##`. `gemma4` is
-//! byte pairs with merges whose blanks are `▁`, within a line or a run of newlines. `t5` is SentencePiece's Unigram, behind its map of
-//! characters.
+//! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama`
+//! is SentencePiece's: no list of merges, but a score for each token, where the better score is joined first
+//! (`scored`). `bert` is WordPiece: a token that begins a word has `▁` before it, and one that goes on has nothing,
+//! where BERT's own list has nothing and `##`. `gemma4` is byte pairs with merges whose blanks are `▁`, within a line
+//! or a run of newlines. `t5` is SentencePiece's Unigram, behind its map of characters.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -32,11 +32,11 @@ use super::{
 /// What `tokenizer.ggml.*` holds in a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// `gpt2` (byte-level byte pairs), `llama` (SentencePiece's byte pairs with bytes for what it lacks), `bert` (WordPiece), `gemma4`
-    /// (byte pairs with `▁` for a blank, and bytes for what they lack) or `t5` (Unigram).
+    /// `gpt2` (byte-level byte pairs), `llama` (SentencePiece's byte pairs with bytes for what it lacks), `bert`
+    /// (WordPiece), `gemma4` (byte pairs with `▁` for a blank, and bytes for what they lack) or `t5` (Unigram).
     pub model: &'static str,
-    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `qwen35`, `gpt-4o`, `deepseek-llm`, `deepseek-coder`, `falcon`,
-    /// `default`, or another name that llama.cpp has for one of them.
+    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `qwen35`, `gpt-4o`,
+    /// `deepseek-llm`, `deepseek-coder`, `falcon`, `default`, or another name that llama.cpp has for one of them.
     pub pre: String,
     /// The tokens by id: in GPT-2's letters for `gpt2`, with `▁` for a blank for the others, special ones as they are.
     pub tokens: Vec<String>,
@@ -70,8 +70,8 @@ pub struct Table {
     pub charsmap: Vec<u8>,
     /// Whether text is brought to NFC first, for which GGUF has no key: llama.cpp leaves texts as they are.
     pub nfc: bool,
-    /// Whether a blank goes before a text that begins with none, and before no other part, for which GGUF has no key: llama.cpp puts one
-    /// before every part.
+    /// Whether a blank goes before a text that begins with none, and before no other part, for which GGUF has no key:
+    /// llama.cpp puts one before every part.
     pub blank_once: bool,
 }
 
@@ -81,9 +81,10 @@ pub const END_ROLES: [&str; 5] = ["eot", "eom", "fim_pad", "fim_rep", "fim_sep"]
 /// The texts of the tokens that end a generation in llama.cpp, whatever a file says.
 #[rustfmt::skip]
 const ENDS: &[&str] = &[
-    "<|eot_id|>", "<|im_end|>", MESSAGE_END, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", PLAIN_END,
-    "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
-    "<｜end▁of▁sentence｜>", "[e~[",
+    "<|eot_id|>", "<|im_end|>", MESSAGE_END, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", PLAIN_END,
+    "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
+    "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
 ];
 /// Those of the tokens of [`END_ROLES`] from `fim_pad` on, where no key names them.
 const FILLS: [&[&str]; 3] = [
@@ -105,13 +106,14 @@ pub(super) fn ends_messages(has: &dyn Fn(&str) -> bool) -> bool {
 }
 
 impl Table {
-    /// Whether models with this way of cutting expect a first token before every text, and find whole words among the tokens first, where a
-    /// file does not say.
+    /// Whether models with this way of cutting expect a first token before every text, and find whole words among the
+    /// tokens first, where a file does not say.
     pub fn begins_texts(pre: &str) -> bool {
         known_pre(pre) == Some("llama-bpe")
     }
 
-    /// The tokens that end a generation in llama.cpp; makes those special that are known by their text, as llama.cpp does.
+    /// The tokens that end a generation in llama.cpp; makes those special that are known by their text, as llama.cpp
+    /// does.
     fn settle_ends(&mut self) -> BTreeSet<u32> {
         let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
         let first = |texts: &[&str]| texts.iter().filter_map(|text| ids.get(text).copied()).min();
@@ -144,8 +146,8 @@ const USER: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// Byte-level byte pairs of tokens by rank, and `added` tokens beside them. What cannot be merged is found where it is a whole piece of
-/// text, as OpenAI does.
+/// Byte-level byte pairs of tokens by rank, and `added` tokens beside them. What cannot be merged is found where it is
+/// a whole piece of text, as OpenAI does.
 pub(super) fn ranked(tokens: &[Option<Vec<u8>>], split: Split, added: Vec<Added>) -> Spec {
     let name = |id: u32| byte_letters::letters_of(tokens[id as usize].as_deref().unwrap_or_default());
     let pairs = byte_letters::merges(tokens);
@@ -308,8 +310,8 @@ pub(super) fn kinds(spec: &Spec) -> Result<(Vec<String>, Vec<i32>), TokenizerErr
     Ok((tokens.into_iter().zip(0..).map(name).collect(), types))
 }
 
-/// llama.cpp's `gpt-4o` takes combining marks for no letters, where OpenAI's own regular expression does: texts with such
-/// marks have other ids there.
+/// llama.cpp's `gpt-4o` takes combining marks for no letters, where OpenAI's own regular expression does: texts with
+/// such marks have other ids there.
 fn letters(spec: &Spec) -> Result<Table, TokenizerError> {
     let mut pre = splitting(&spec.pre_tokenizer).ok_or_else(|| {
         cannot(format!("llama.cpp has no name for its pre_tokenizer, {}", shown(&spec.pre_tokenizer)))
@@ -343,8 +345,8 @@ fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, TokenizerEr
             Err(_) if token.is_ascii() => (byte_letters::letters_of(token.as_bytes()), NORMAL),
             Err(_) => {
                 return Err(cannot(format!(
-                    "byte pairs would need an id for each of the {} bytes of its character {token:?}; ASCII alone has one \
-                     byte each; {LEARNED}",
+                    "byte pairs would need an id for each of the {} bytes of its character {token:?}; ASCII alone has \
+                     one byte each; {LEARNED}",
                     token.len()
                 )));
             }
@@ -400,7 +402,8 @@ fn marks(spec: &Spec) -> Result<Table, TokenizerError> {
                     Some("never") => (prefix, blank_once),
                     Some("first") => (true, true),
                     _ => {
-                        let what = "llama.cpp puts a blank before every part of a text, and its Metaspace only where there is none";
+                        let what = "llama.cpp puts a blank before every part of a text, and its Metaspace only where \
+                                    there is none";
                         return Err(cannot(what));
                     }
                 };
@@ -475,7 +478,8 @@ pub(super) fn merged(mut spec: Spec) -> Result<Spec, TokenizerError> {
 }
 
 impl Table {
-    /// Checks that every token has a type and a score and that the named tokens exist, and names the tokens that have no text.
+    /// Checks that every token has a type and a score and that the named tokens exist, and names the tokens that have
+    /// no text.
     fn settle_sizes(&mut self) -> Result<(), TokenizerError> {
         let size = self.tokens.len();
         let scored = self.scores.as_ref().map_or(size, Vec::len);
@@ -541,7 +545,8 @@ fn scored_spec(table: &Table) -> Result<Spec, TokenizerError> {
     Ok(spec)
 }
 
-// ---- tables whose blanks are `▁`, as transformers writes such a model: Gemma 4's byte pairs with merges, and SentencePiece's Unigram
+// ---- tables whose blanks are `▁`, as transformers writes such a model: Gemma 4's byte pairs with merges, and
+// SentencePiece's Unigram
 
 /// A run of line ends, apart from the text between two.
 const LINE_ENDS: &str = r"\n+";

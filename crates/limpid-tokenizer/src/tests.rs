@@ -153,7 +153,8 @@ fn g11_the_printed_rows() {
         ),
         (
             [323, 6376, 2867, 26470, 1603, 16661, 264, 49148, 627, 18, 13, 81745, 48023, 75311, 7246, 66044],
-            " and setting clear objectives before entering a negotiation.\n3. Developing Effective Negotiation Techniques",
+            " and setting clear objectives before entering a negotiation.\n3. Developing Effective Negotiation \
+             Techniques",
         ),
     ];
     for (ids, text) in rows {
@@ -205,18 +206,20 @@ fn names_are_known_or_guessed() {
     }
     assert_eq!(
         Tokenizer::named("gtp2").unwrap_err().to_string(),
-        "no tokenizer is called \"gtp2\", and there is no such file; did you mean \"gpt2\"? known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
+        "no tokenizer is called \"gtp2\", and there is no such file; did you mean \"gpt2\"? known names are char, \
+         word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
     );
     assert_eq!(
         Tokenizer::named("zebra").unwrap_err().to_string(),
-        "no tokenizer is called \"zebra\", and there is no such file; known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
+        "no tokenizer is called \"zebra\", and there is no such file; known names are char, word, gpt2, cl100k_base, \
+         o200k_base, s0, s0-three, s3"
     );
     assert!(matches!(Tokenizer::named("word"), Err(TokenizerError::Untrained { name: "word" })));
     NAMES[2..].iter().for_each(|name| assert!(Tokenizer::named(name).is_ok(), "{name}"));
 }
 
-/// R005, R029, R030; G01, G02, G16: the examples' words have the documents' ids, nothing else is in their vocabularies, and what a
-/// model needs besides comes after them.
+/// R005, R029, R030; G01, G02, G16: the examples' words have the documents' ids, nothing else is in their vocabularies,
+/// and what a model needs besides comes after them.
 #[test]
 fn the_words_of_the_documents_examples() {
     let rows: [(&str, &[&str], &str, &[u32]); 3] = [
@@ -329,8 +332,8 @@ fn what_the_vocabulary_lacks() {
     let without = Tokenizer::train(TokenizerKind::Char, "ab\nc", Order::Sorted, &[]).unwrap();
     assert_eq!(
         without.encode("ab\nbéc").unwrap_err().to_string(),
-        "\"é\" at byte 4 (line 2, column 2) is not in the char vocabulary of 4 tokens; \
-         train the tokenizer on text that has it, or with the special token <UNK>"
+        "\"é\" at byte 4 (line 2, column 2) is not in the char vocabulary of 4 tokens; train the tokenizer on text \
+         that has it, or with the special token <UNK>"
     );
     let words = Tokenizer::train(TokenizerKind::Word, "a b [X]", Order::Sorted, &["[X]"]).unwrap();
     match words.encode("a [X]\n zebra") {
@@ -525,8 +528,8 @@ fn a_file_is_saved_whole_and_loaded() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Learned in one go or from a stream, on any number of threads, words are numbered as they first appear and characters by
-/// their code points; the most frequent are taken where not all fit.
+/// Learned in one go or from a stream, on any number of threads, words are numbered as they first appear and characters
+/// by their code points; the most frequent are taken where not all fit.
 #[test]
 fn a_stream_learns_what_a_text_does() {
     let text = Random(5).text(400_000);

@@ -1,5 +1,5 @@
-//! Words of the documents' examples, as tokenizers by name: each exactly its document's, in the document's order. There is no `<UNK>`, and
-//! the end of a line is a blank. `limpid_data::toys` has the sentences.
+//! Words of the documents' examples, as tokenizers by name: each exactly its document's, in the document's order. There
+//! is no `<UNK>`, and the end of a line is a blank. `limpid_data::toys` has the sentences.
 
 use super::{Tokenizer, TokenizerError, TokenizerKind, Vocabulary};
 

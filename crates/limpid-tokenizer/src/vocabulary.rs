@@ -1,7 +1,7 @@
 //! A list of tokens and the way back: the learned vocabulary of the character and the word tokenizer.
 //!
-//! It is checked when it is built (no token twice, none empty). A token is *special* if it is more than one piece, so that splitting a
-//! text never gives it; special tokens are searched for first.
+//! It is checked when it is built (no token twice, none empty). A token is *special* if it is more than one piece, so
+//! that splitting a text never gives it; special tokens are searched for first.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,12 +1,14 @@
 //! The two halves of the word tokenizer: where a word begins and ends, and where decoding puts blanks.
 //!
-//! [`pieces`] cuts text into words, single marks and newlines, and drops the blanks between them. [`Spacing`] puts blanks
-//! back while pieces come in, one at a time, looking only at what came before; so a stream and a whole text agree.
+//! [`pieces`] cuts text into words, single marks and newlines, and drops the blanks between them. [`Spacing`] puts
+//! blanks back while pieces come in, one at a time, looking only at what came before; so a stream and a whole text
+//! agree.
 //!
 //! [`Tokenizer`](super::Tokenizer) describes what survives of a text.
 
 /// [`pieces`] as a regular expression, for other readers of tokenizer.json. Change both together: HuggingFace's
-/// `tokenizers` 0.23 was compared over every code point, and parts only at the 4,672 that its older Unicode does not know.
+/// `tokenizers` 0.23 was compared over every code point, and parts only at the 4,672 that its older Unicode does not
+/// know.
 pub(super) const PATTERN: &str = r"[\p{Alphabetic}\p{N}\x{0300}-\x{036F}]+(?:['’_\-][\p{Alphabetic}\p{N}\x{0300}-\x{036F}]+|(?<=[0-9])[.,:](?=[0-9])[\p{Alphabetic}\p{N}\x{0300}-\x{036F}]+)*|\n|\S";
 
 /// The pieces of `text` in order, each with the byte where it starts.
@@ -25,8 +27,8 @@ fn in_word(c: char) -> bool {
     c.is_alphanumeric() || ('\u{300}'..='\u{36f}').contains(&c)
 }
 
-/// The end of the word that starts at `start`. An apostrophe, hyphen or underscore between two letters belongs to it, and
-/// so does a point, comma or colon between two digits (3.14, 1,000, 10:30).
+/// The end of the word that starts at `start`. An apostrophe, hyphen or underscore between two letters belongs to it,
+/// and so does a point, comma or colon between two digits (3.14, 1,000, 10:30).
 fn word_end(text: &str, start: usize) -> usize {
     let mut chars = text[start..].char_indices().peekable();
     let mut last = ' ';

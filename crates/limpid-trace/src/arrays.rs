@@ -29,9 +29,10 @@ fn with_gradients(trace: &Trace, names: impl Iterator<Item = String>) -> Result<
     Ok(tensors)
 }
 
-/// A run's tensors as llm.c keeps them, under its names: of each kind one array for all blocks, with an axis for the block first
-/// (`ln1`: `n_layer batch pos d_model`), statistics without an axis of one, heads side by side in `atty`, and the reciprocals of
-/// deviations (`ln1_rstd`). After a backward pass those of `grads_acts` too. What llm.c has no word for is left out.
+/// A run's tensors as llm.c keeps them, under its names: of each kind one array for all blocks, with an axis for the
+/// block first (`ln1`: `n_layer batch pos d_model`), statistics without an axis of one, heads side by side in `atty`,
+/// and the reciprocals of deviations (`ln1_rstd`). After a backward pass those of `grads_acts` too. What llm.c has no
+/// word for is left out.
 ///
 /// # Errors
 /// As [`Trace::get`].
@@ -93,8 +94,8 @@ fn wrong<T>(asked: &str, why: impl std::fmt::Display) -> Result<T, TraceError> {
 }
 
 impl Trace {
-    /// Names that `asked` stands for: of tensors, parameters and what is derived of them, all that a pattern with `*` or `?` matches; or
-    /// the one that it is, by our name or TransformerLens's. `NAME.grad` likewise.
+    /// Names that `asked` stands for: of tensors, parameters and what is derived of them, all that a pattern with `*`
+    /// or `?` matches; or the one that it is, by our name or TransformerLens's. `NAME.grad` likewise.
     ///
     /// # Errors
     /// If a pattern cannot be read or matches nothing; the nearest name is in the message.

@@ -1,11 +1,12 @@
-//! Who wrote a logit: direct logit attribution, the part that each component's write to the residual stream has in a logit, or in the
-//! difference of two.
+//! Who wrote a logit: direct logit attribution, the part that each component's write to the residual stream has in a
+//! logit, or in the difference of two.
 //!
-//! The list of ops is read backwards from the head. What the head reads is a direction d: its row for the target, minus that for the foil. A
-//! sum passes d on to both of its terms. A norm, with its mean and scale taken as they are in this run, is linear: it passes on
-//! d gain / scale, less its mean, and its offset has a part of its own. A product ends the way: what it wrote, times d, is a bar. So the bars
-//! add up to the logit, but for rounding. What is not linear ends the way too, and the note says so. Of a changed run the parts are what ran: what
-//! a step of the interventions set or added is a part of its own, and what it cut off has none.
+//! The list of ops is read backwards from the head. What the head reads is a direction d: its row for the target, minus
+//! that for the foil. A sum passes d on to both of its terms. A norm, with its mean and scale taken as they are in this
+//! run, is linear: it passes on d gain / scale, less its mean, and its offset has a part of its own. A product ends the
+//! way: what it wrote, times d, is a bar. So the bars add up to the logit, but for rounding. What is not linear ends
+//! the way too, and the note says so. Of a changed run the parts are what ran: what a step of the interventions set or
+//! added is a part of its own, and what it cut off has none.
 //!
 //! The way can begin elsewhere: `path` follows a head to the values that it read, and a unit to what made it respond.
 
@@ -165,7 +166,8 @@ pub(super) fn logit(trace: &Trace, row: usize, (target, foil): (u32, Option<u32>
 pub(super) fn note(trace: &Trace, adds_up: bool) -> String {
     let mut note = of_model(&trace.model().config).to_string();
     if trace.has_steps() {
-        note += " This is the changed run: what a step set or added is a part of its own, and what a step cut off has no part.";
+        note += " This is the changed run: what a step set or added is a part of its own, and what a step cut off has \
+                 no part.";
     }
     if !adds_up {
         note += " The parts miss the value by more than rounding explains.";
@@ -175,25 +177,27 @@ pub(super) fn note(trace: &Trace, adds_up: bool) -> String {
 
 fn of_model(config: &Config) -> &'static str {
     if config.head_transform {
-        "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after them."
+        "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart after \
+         them."
     } else if config.logits_softcap > 0.0 {
-        "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
-             bound takes."
+        "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder \
+         is what the bound takes."
     } else if config.norm_place == NormPlace::PostAttention {
         "What the feed-forward network makes is all that leaves a block, so the last one wrote the whole logit."
     } else if config.norm_place == NormPlace::Post {
-        "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the writes of the last \
-             block have bars of their own, and one bar stands for the stream before it. Norms count as linear here: their mean and scale \
-             stay as they are."
+        "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the \
+         writes of the last block have bars of their own, and one bar stands for the stream before it. Norms count as \
+         linear here: their mean and scale stay as they are."
     } else if config.final_norm {
-        "The final norm is taken as it is in this run: what each component wrote is centred and scaled as the whole stream was."
+        "The final norm is taken as it is in this run: what each component wrote is centred and scaled as the whole \
+         stream was."
     } else {
         "No norm stands before the head: what each component wrote is read as it is."
     }
 }
 
-/// Where a bar can be followed further: the tensor that was multiplied with the matrix (of the stream: the tensor itself), the matrix, what
-/// they make, and the direction in which that is read.
+/// Where a bar can be followed further: the tensor that was multiplied with the matrix (of the stream: the tensor
+/// itself), the matrix, what they make, and the direction in which that is read.
 pub(super) struct Opening {
     pub(super) x: Region,
     pub(super) w: Option<Region>,
@@ -243,7 +247,8 @@ impl<'a> Way<'a> {
         bars
     }
 
-    /// From the head's row for a token, less that for another. Whether it came to the embedding through sums and norms alone.
+    /// From the head's row for a token, less that for another. Whether it came to the embedding through sums and norms
+    /// alone.
     pub(super) fn begin_at_head(&mut self, target: usize, foil: Option<usize>) -> Result<bool, TraceError> {
         let ops: Vec<Op> = self.trace.model().ops().iter().copied().collect();
         let head = ops.iter().rev().find(|op| matches!(op, Op::Classify { .. }));
@@ -284,7 +289,8 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Ops before `end`; products from op `reads` on are read through. Whether it came to the embedding through sums and norms alone.
+    /// Ops before `end`; products from op `reads` on are read through. Whether it came to the embedding through sums
+    /// and norms alone.
     fn walk(&mut self, end: usize, reads: usize) -> Result<bool, TraceError> {
         let ops: Vec<Op> = self.trace.model().ops().iter().copied().take(end).collect();
         let blocks = &self.trace.model().blocks;
@@ -378,8 +384,9 @@ impl<'a> Way<'a> {
         })
     }
 
-    /// In which direction that is read which an op wrote, where its output is read in the direction `behind`, with its steps. What these put
-    /// in is told in bars, one for each step; their sum is what a reader of the output gets besides.
+    /// In which direction that is read which an op wrote, where its output is read in the direction `behind`, with its
+    /// steps. What these put in is told in bars, one for each step; their sum is what a reader of the output gets
+    /// besides.
     fn edited(&mut self, y: Region, behind: &[f64]) -> Vec<f64> {
         let edited = self.trace.intervened_row(y, self.row).filter(|_| self.told != Some(y));
         let Some(edited) = edited else { return behind.to_vec() };
@@ -433,7 +440,8 @@ impl<'a> Way<'a> {
         Ok(())
     }
 
-    /// What a product wrote, by heads or units where they are asked for; what steps put into that which it multiplies has bars of its own.
+    /// What a product wrote, by heads or units where they are asked for; what steps put into that which it multiplies
+    /// has bars of its own.
     fn product(
         &mut self,
         (x, w, b, y): (Region, Region, Option<Region>, Region),
@@ -534,8 +542,8 @@ fn gains(trace: &Trace, gain: Option<Region>, less_one: bool) -> Result<Option<V
     Ok(gain.map(|gain| trace.table_rows(gain, 0..1)).transpose()?.map(applied))
 }
 
-/// A norm with its mean and scale as they are is linear: y = (x - mean(x)) gain / scale. What it makes of a vector, or, backwards, of a
-/// direction.
+/// A norm with its mean and scale as they are is linear: y = (x - mean(x)) gain / scale. What it makes of a vector, or,
+/// backwards, of a direction.
 fn through_norm(mut v: Vec<f64>, gain: Option<&[f32]>, scale: f64, kind: NormKind, backwards: bool) -> Vec<f64> {
     let stretch = |v: &mut Vec<f64>| {
         v.iter_mut().enumerate().for_each(|(i, v)| *v *= gain.map_or(1.0, |gain| f64::from(gain[i])) / scale);
@@ -554,8 +562,8 @@ fn through_norm(mut v: Vec<f64>, gain: Option<&[f32]>, scale: f64, kind: NormKin
     v
 }
 
-/// What the head's matrix reads of vectors that are added to the tensor `from` at a row, by the direct way: through sums and norms alone, these
-/// as they are in this run. None where there is no such way.
+/// What the head's matrix reads of vectors that are added to the tensor `from` at a row, by the direct way: through
+/// sums and norms alone, these as they are in this run. None where there is no such way.
 pub(super) fn direct_way(
     trace: &Trace,
     from: Region,

@@ -5,8 +5,8 @@ use limpid_base::plural::plural;
 use limpid_core::config::{Config, Mask};
 use limpid_core::ops::{Batch, IGNORE};
 
-/// The ids as one sequence, ready for a trace. The target of each id is the next one. For a bidirectional model it is the id itself, and
-/// none for `mask`, whose token the model predicts. `segments` are all 0 if none are given.
+/// The ids as one sequence, ready for a trace. The target of each id is the next one. For a bidirectional model it is
+/// the id itself, and none for `mask`, whose token the model predicts. `segments` are all 0 if none are given.
 ///
 /// # Errors
 /// If there are no ids, or the segments do not fit them or the model.
@@ -15,7 +15,8 @@ pub fn batch(config: &Config, ids: &[u32], segments: Option<&[u32]>, mask: Optio
     batch_of(config, &[ids], segments.as_ref().map(|segments| &segments[..]), mask)
 }
 
-/// Several texts as one batch, a sequence each, with targets as [`batch`] gives them; `segments` are those of each sequence.
+/// Several texts as one batch, a sequence each, with targets as [`batch`] gives them; `segments` are those of each
+/// sequence.
 ///
 /// # Errors
 /// As [`batch`], and if the sequences are not equally long.

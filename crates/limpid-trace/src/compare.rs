@@ -8,11 +8,11 @@ use limpid_core::numeric::math;
 /// Two runs, row by row of their batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceComparison {
-    /// How far the second run's prediction Q is from the first one's P, in nats: KL(P, Q) = sum P ln(P / Q). None if a model has no head or
-    /// the vocabularies differ.
+    /// How far the second run's prediction Q is from the first one's P, in nats: KL(P, Q) = sum P ln(P / Q). None if a
+    /// model has no head or the vocabularies differ.
     pub kl: Option<Vec<f64>>,
-    /// How much the residual stream changed, |b - a| / |a|, for each stage that both models have (before the first block, after each
-    /// block) and each row. None if the streams differ in width.
+    /// How much the residual stream changed, |b - a| / |a|, for each stage that both models have (before the first
+    /// block, after each block) and each row. None if the streams differ in width.
     pub stream: Option<Vec<Vec<f64>>>,
 }
 

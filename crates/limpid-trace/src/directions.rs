@@ -1,9 +1,9 @@
-//! Directions: a vector that tells two groups of activations apart. Three ways to find one from pairs of rows, a positive and a negative one
-//! each: the difference of the groups' means, the first principal component of the pairs' differences, and a linear probe. All in f64, without
-//! chance: the same rows give the same bits.
+//! Directions: a vector that tells two groups of activations apart. Three ways to find one from pairs of rows, a
+//! positive and a negative one each: the difference of the groups' means, the first principal component of the pairs'
+//! differences, and a linear probe. All in f64, without chance: the same rows give the same bits.
 //!
-//! A direction's length says how far the two rows of a pair are apart along it, so adding it once moves a negative row about to where the
-//! positive ones are. `limpid::directions` takes the rows from a model.
+//! A direction's length says how far the two rows of a pair are apart along it, so adding it once moves a negative row
+//! about to where the positive ones are. `limpid::directions` takes the rows from a model.
 
 use limpid_base::nearest::nearest;
 use limpid_core::numeric::math;
@@ -16,14 +16,16 @@ pub enum DirectionMethod {
     /// The mean of the positive rows minus the mean of the negative ones.
     #[default]
     Mean,
-    /// The first principal component of the pairs' differences, about zero: as llama.cpp's cvector-generator finds it. Its sign is that of the
-    /// mean difference, its length the root mean square of the differences along it.
+    /// The first principal component of the pairs' differences, about zero: as llama.cpp's cvector-generator finds it.
+    /// Its sign is that of the mean difference, its length the root mean square of the differences along it.
     Pca,
-    /// The weights of a logistic regression that tells the groups apart; their length is the distance of the groups' means along them.
+    /// The weights of a logistic regression that tells the groups apart; their length is the distance of the groups'
+    /// means along them.
     Probe,
 }
 
-/// The weight of a probe's L2 term: λ of mean(ln(1 + e^(-y (w·x + b)))) + λ/2 |w|², where rows are centred and have a mean square length of 1.
+/// The weight of a probe's L2 term: λ of mean(ln(1 + e^(-y (w·x + b)))) + λ/2 |w|², where rows are centred and have a
+/// mean square length of 1.
 pub const PROBE_L2: f64 = 1e-3;
 
 /// The most rounds of the power iteration, and of the probe's descent; both end earlier once nothing changes.
@@ -150,8 +152,8 @@ fn combined(rows: &[Vec<f64>], weights: impl Iterator<Item = f64>) -> Vec<f64> {
     sum
 }
 
-/// The unit vector v that makes |D v| largest, where D has these rows: by power iteration, v <- DᵀD v. It begins with random weights of the
-/// rows, which are orthogonal to it by accident only.
+/// The unit vector v that makes |D v| largest, where D has these rows: by power iteration, v <- DᵀD v. It begins with
+/// random weights of the rows, which are orthogonal to it by accident only.
 fn principal(rows: &[Vec<f64>]) -> Vec<f64> {
     let site = random::site("principal component");
     let mut found = unit(&combined(rows, (0..).map(|i| random::normal(1, site, i))));
@@ -167,8 +169,8 @@ fn principal(rows: &[Vec<f64>]) -> Vec<f64> {
     found
 }
 
-/// The unit vector and the threshold of a logistic regression, by Nesterov's descent. The rows are centred and divided by one number, so the
-/// slope changes by at most 1/4 + λ of a step, and at least by λ: these give the steps.
+/// The unit vector and the threshold of a logistic regression, by Nesterov's descent. The rows are centred and divided
+/// by one number, so the slope changes by at most 1/4 + λ of a step, and at least by λ: these give the steps.
 fn probe(positive: &[Vec<f64>], negative: &[Vec<f64>]) -> (Vec<f64>, f64) {
     let all: Vec<Vec<f64>> = [positive, negative].concat();
     let centre = mean(&all);

@@ -1,9 +1,10 @@
 //! Why a number is what it is: the sum behind a cell of any tensor, with the numbers of this run.
 //!
-//! An op computes a cell as a sum of terms and then a few steps: a product is a sum alone; a score is a sum times the scale; a weight is
-//! one term, minus the log of the sum of exponentials, then the exponential. So an [`Explanation`] is a sum in parts and steps after it. It is
-//! computed in f64 from the operands as the model has them, each with its place; what f32 made of it is the value, and the difference is
-//! called rounding. Read `layers` for where operands come from.
+//! An op computes a cell as a sum of terms and then a few steps: a product is a sum alone; a score is a sum times the
+//! scale; a weight is one term, minus the log of the sum of exponentials, then the exponential. So an [`Explanation`]
+//! is a sum in parts and steps after it. It is computed in f64 from the operands as the model has them, each with its
+//! place; what f32 made of it is the value, and the difference is called rounding. Read `layers` for where operands
+//! come from.
 
 mod attention;
 
@@ -807,7 +808,8 @@ impl Explainer<'_> {
         let [a, b] = if col == first { [cos, -sin] } else { [sin, cos] };
         let [cos, sin] = [cos, sin].map(short);
         let what = format!(
-            "A pair of dimensions, rotated by the angle of position {position}, whose cosine is {cos} and whose sine {sin}."
+            "A pair of dimensions, rotated by the angle of position {position}, whose cosine is {cos} and whose sine \
+             {sin}."
         );
         let draft = Draft::new(what).term("first of the pair", place(self, first), Some(constant(a)));
         Ok(draft.term("second of the pair", place(self, first + 1), Some(constant(b))))
@@ -824,8 +826,13 @@ impl Explainer<'_> {
         };
         let mass: f64 = wanted.iter().map(|(_, y)| y).sum();
         let what = match wanted[..] {
-            [(id, _)] => format!("How surprised the model is by token {id}: the log of the sum of all exponentials less the logit of that token, which is minus the log of its probability."),
-            _ => "The cross-entropy with the wanted distribution: the log of the sum of all exponentials less the wanted tokens' logits, each by its share.".into(),
+            [(id, _)] => format!(
+                "How surprised the model is by token {id}: the log of the sum of all exponentials less the logit of \
+                 that token, which is minus the log of its probability."
+            ),
+            _ => "The cross-entropy with the wanted distribution: the log of the sum of all exponentials less the \
+                  wanted tokens' logits, each by its share."
+                .into(),
         };
         let sum = Draft::new(what).term("log of the sum of exponentials", constant(lse(&logits)), Some(constant(mass)));
         let one = |(id, y): (usize, f64)| {

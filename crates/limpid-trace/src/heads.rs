@@ -1,10 +1,12 @@
 //! What a head attends to, in eight numbers and a picture small enough to show all heads at once.
 //!
 //! Definitions, with p the weights of query t on the keys s that it sees: means are over queries t >= 1, because
-//! the first has no choice. A share on the first token is often a resting state, not a finding; what a head attends to is not yet what it does.
+//! the first has no choice. A share on the first token is often a resting state, not a finding; what a head attends to
+//! is not yet what it does.
 //!
-//! A head is called after what it attends to ([`HeadScores::kind`]) only where that is far more than even attention would give, and where
-//! enough queries say so: over four tokens even attention has a third of its weight on the token before.
+//! A head is called after what it attends to ([`HeadScores::kind`]) only where that is far more than even attention
+//! would give, and where enough queries say so: over four tokens even attention has a third of its weight on the token
+//! before.
 
 use super::sheet::{AttentionHead, Sheet};
 use limpid_core::kernels::attend::Stage;
@@ -16,7 +18,8 @@ use std::ops::Range;
 /// How sharply a head attends, and to what. None where there is nothing to average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HeadScores {
-    /// Entropy of the weights, -sum p ln p, divided by the logarithm of the number of keys: 0 is one key, 1 is all alike.
+    /// Entropy of the weights, -sum p ln p, divided by the logarithm of the number of keys: 0 is one key, 1 is all
+    /// alike.
     pub entropy: Option<f64>,
     /// Weight on the token before.
     pub previous: Option<f64>,
@@ -26,7 +29,8 @@ pub struct HeadScores {
     pub first: Option<f64>,
     /// Weight on earlier tokens that are equal, over queries that have such.
     pub duplicate: Option<f64>,
-    /// Weight on tokens that came after an earlier equal one, over queries that have such (prefix matching, Olsson et al. 2022).
+    /// Weight on tokens that came after an earlier equal one, over queries that have such (prefix matching, Olsson et
+    /// al. 2022).
     pub induction: Option<f64>,
     /// Mean distance of query and key, sum p |t - s|.
     pub distance: Option<f64>,
@@ -67,8 +71,8 @@ const EVIDENCE: usize = 4;
 /// Tokens from which on a head can have a name: those queries, and the first token, which has no choice.
 pub const NAMED_FROM: usize = EVIDENCE + 1;
 
-/// A head's scores, and its weights reduced to the greatest of each square of cells: `side` squares a row, at most as many as there are
-/// tokens.
+/// A head's scores, and its weights reduced to the greatest of each square of cells: `side` squares a row, at most as
+/// many as there are tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadLook {
     /// Its scores.

@@ -3,7 +3,8 @@
 use crate::masked::MaskTable;
 use limpid_core::model::in_block;
 
-/// Words for the axes of a run's tensors ([`Trace::labels`](crate::Trace::labels)); without any, rows and columns are numbered.
+/// Words for the axes of a run's tensors ([`Trace::labels`](crate::Trace::labels)); without any, rows and columns are
+/// numbered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Labels {
     /// The tokens of each sequence.

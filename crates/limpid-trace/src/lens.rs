@@ -1,7 +1,9 @@
-//! The logit lens: what the head would predict if the residual stream of an earlier stage were the last one (nostalgebraist, 2020).
+//! The logit lens: what the head would predict if the residual stream of an earlier stage were the last one
+//! (nostalgebraist, 2020).
 //!
-//! Stage 0 is the stream before the first block, stage l the stream after block l - 1. Each is read with the final norm, if the model has one,
-//! and the head. All stages of all rows run through the head together, so a lens costs what as many predictions cost.
+//! Stage 0 is the stream before the first block, stage l the stream after block l - 1. Each is read with the final
+//! norm, if the model has one, and the head. All stages of all rows run through the head together, so a lens costs what
+//! as many predictions cost.
 
 use super::Trace;
 use super::TraceError;
@@ -9,8 +11,9 @@ use super::predict::{Guess, Prediction};
 use limpid_core::ops::IGNORE;
 
 /// What a lens says, and does not say.
-pub const LENS_NOTE: &str = "Each stage is read as if it were the last: through the final norm, if the model has one, and the head. Early \
-    stages may hold what the head cannot read, and what it reads need not be used later.";
+pub const LENS_NOTE: &str = "Each stage is read as if it were the last: through the final norm, if the model has one, \
+                             and the head. Early stages may hold what the head cannot read, and what it reads need \
+                             not be used later.";
 
 /// One stage at one position.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,8 +54,8 @@ fn streams(trace: &Trace, rows: &[usize], stages: &[usize]) -> Result<Vec<f32>, 
     Ok(vectors)
 }
 
-/// The likeliest token of every stage at some rows of the batch, and what it gives to the token that follows: of each row all stages, the
-/// first one first. It costs a fraction of [`lens`].
+/// The likeliest token of every stage at some rows of the batch, and what it gives to the token that follows: of each
+/// row all stages, the first one first. It costs a fraction of [`lens`].
 ///
 /// # Errors
 /// As [`lens`].

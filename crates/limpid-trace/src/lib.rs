@@ -1,9 +1,9 @@
 //! Looking inside: every tensor of one run, by name, with its axes, symbol, formula and statistics.
 //!
-//! A [`Trace`] is one run, and [`Keep`] says what it keeps. Its tensors are read from the backend on demand, or computed again. There are
-//! no hooks, and nothing is computed differently: tensors that fused ops do not need are filled by passes of their own, so a trace changes
-//! no bit. Names are those of `names::TABLE`; `NAME.grad` is the gradient of the batch's weighted loss with respect to NAME, a tensor or a
-//! parameter.
+//! A [`Trace`] is one run, and [`Keep`] says what it keeps. Its tensors are read from the backend on demand, or
+//! computed again. There are no hooks, and nothing is computed differently: tensors that fused ops do not need are
+//! filled by passes of their own, so a trace changes no bit. Names are those of `names::TABLE`; `NAME.grad` is the
+//! gradient of the batch's weighted loss with respect to NAME, a tensor or a parameter.
 //!
 //! `masked` runs a model with any mask. limpid-draw shows what is read here.
 
@@ -155,7 +155,8 @@ pub struct NamedTensor {
 }
 
 impl NamedTensor {
-    /// The element at an index with one number per axis; `tensor[[0, 3, 2]]` is the same for an index that is known to be inside.
+    /// The element at an index with one number per axis; `tensor[[0, 3, 2]]` is the same for an index that is known to
+    /// be inside.
     pub fn at(&self, index: &[usize]) -> Option<f32> {
         self.place(index).map(|place| self.values[place])
     }
@@ -163,7 +164,8 @@ impl NamedTensor {
         let inside = index.len() == self.shape.len() && index.iter().zip(&self.shape).all(|(i, n)| i < n);
         inside.then(|| index.iter().zip(&self.shape).fold(0, |flat, (i, n)| flat * n + i))
     }
-    /// What it has at one place of an axis, which is then left out: `slice("head", 3)`. None where there is no such axis or place.
+    /// What it has at one place of an axis, which is then left out: `slice("head", 3)`. None where there is no such
+    /// axis or place.
     pub fn slice(&self, axis: &str, at: usize) -> Option<NamedTensor> {
         let place = self.axes.iter().position(|name| *name == axis)?;
         let (size, inner) = (self.shape[place], self.shape[place + 1..].iter().product::<usize>());
@@ -174,7 +176,8 @@ impl NamedTensor {
         shape.remove(place);
         Some(NamedTensor { name: format!("{}, {axis} {at}", self.name), axes, shape, values })
     }
-    /// The same with the rows and columns of every table exchanged; heads stay tables of their own, and a vector becomes a column.
+    /// The same with the rows and columns of every table exchanged; heads stay tables of their own, and a vector
+    /// becomes a column.
     pub fn transposed(mut self) -> NamedTensor {
         let n = self.shape.len();
         if n == 1 {
@@ -211,8 +214,8 @@ impl NamedTensor {
         let axes = order.iter().filter_map(|axis| self.axes.get(*axis).copied()).collect();
         NamedTensor { name: self.name.clone(), axes, shape, values }
     }
-    /// The same with the rows of each head together: [batch pos head d_head] becomes [batch head pos d_head]. What has no such
-    /// axes stays as it is.
+    /// The same with the rows of each head together: [batch pos head d_head] becomes [batch head pos d_head]. What has
+    /// no such axes stays as it is.
     pub fn heads_first(self) -> NamedTensor {
         self.by_head().unwrap_or(self)
     }
@@ -236,7 +239,8 @@ impl<const N: usize> Index<[usize; N]> for NamedTensor {
     }
 }
 
-/// The axis of heads in a tensor whose rows have all heads side by side, as [batch pos head d_head] has; others have none.
+/// The axis of heads in a tensor whose rows have all heads side by side, as [batch pos head d_head] has; others have
+/// none.
 fn heads_in_rows(axes: &[&str]) -> Option<usize> {
     let head = axes.len().checked_sub(2)?;
     (head > 0 && axes[head] == "head").then_some(head)
@@ -335,8 +339,8 @@ impl SummaryRow {
         self
     }
 
-    /// The same line in another notation: its symbol, its formula, its axes' letters and their order. The symbol is empty where
-    /// the notation has no word for it.
+    /// The same line in another notation: its symbol, its formula, its axes' letters and their order. The symbol is
+    /// empty where the notation has no word for it.
     pub fn in_notation(mut self, model: &Model, notation: Notation) -> SummaryRow {
         self.symbol = names::called(&self.name, &model.config, notation).unwrap_or_default();
         self.formula = names::formula_in(model, &self.name, notation).unwrap_or_default();
@@ -351,8 +355,8 @@ impl SummaryRow {
     }
 }
 
-/// The axes and sizes of what [`Trace::get`] gives for a name in a run of B sequences of T tokens; `model` has a place for
-/// every tensor ([`Keep::All`]).
+/// The axes and sizes of what [`Trace::get`] gives for a name in a run of B sequences of T tokens; `model` has a place
+/// for every tensor ([`Keep::All`]).
 pub fn shape(model: &Model, name: &str, (b, t): (usize, usize)) -> Option<(Vec<&'static str>, Vec<usize>)> {
     let c = &model.config;
     let of = |axes: Axes, wide: usize| (axis_names(c, axes), sizes(c, axes, wide, (b, t)));
@@ -422,7 +426,8 @@ pub fn parameter(config: &Config, name: &str, param: &Param, stored: Vec<f32>) -
     NamedTensor { name: name.into(), axes: names::axes(name, config), shape: param.shape(), values }
 }
 
-/// Rows of a parameter's stored values that make queries, keys or values ([`names::Derived::Part`]): (in, out), head by head.
+/// Rows of a parameter's stored values that make queries, keys or values ([`names::Derived::Part`]): (in, out), head by
+/// head.
 pub fn parameter_part(
     config: &Config,
     name: &str,

@@ -1,5 +1,6 @@
-//! A run with any mask: a table says one by one which keys each query sees. No fused attention takes such a mask, so the op runs as ever,
-//! and then its scores, weights and context are computed anew, in f64 as the reference backend does, and written over its own.
+//! A run with any mask: a table says one by one which keys each query sees. No fused attention takes such a mask, so
+//! the op runs as ever, and then its scores, weights and context are computed anew, in f64 as the reference backend
+//! does, and written over its own.
 
 use super::TraceError;
 use limpid_core::backend::Backend;
@@ -29,8 +30,8 @@ impl MaskTable {
 
 impl FromStr for MaskTable {
     type Err = TraceError;
-    /// A line for each query: for each key `1` or `x` where the query sees it, `0` or `.` where it does not. Spaces and commas may
-    /// stand between them.
+    /// A line for each query: for each key `1` or `x` where the query sees it, `0` or `.` where it does not. Spaces and
+    /// commas may stand between them.
     fn from_str(text: &str) -> Result<MaskTable, TraceError> {
         let wrong = |what: String| Err(TraceError::Mask { what });
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,5 +1,5 @@
-//! One feed-forward network at one position: where its units lie on the activation's curve, which of them write most, and which tokens their
-//! writes make likelier.
+//! One feed-forward network at one position: where its units lie on the activation's curve, which of them write most,
+//! and which tokens their writes make likelier.
 
 use super::Trace;
 use super::TraceError;
@@ -22,11 +22,13 @@ pub struct MlpUnit {
     pub unit: usize,
     /// Before the activation.
     pub pre: f32,
-    /// What its column of the output's matrix is multiplied with: after the activation, and after the gate where there is one.
+    /// What its column of the output's matrix is multiplied with: after the activation, and after the gate where there
+    /// is one.
     pub post: f32,
     /// The length of what it writes: |post| times the length of that column.
     pub write_norm: f64,
-    /// The tokens whose logits its write raises most, by the direct way to the head, and by how much. Empty where there is no such way.
+    /// The tokens whose logits its write raises most, by the direct way to the head, and by how much. Empty where there
+    /// is no such way.
     pub tokens: Vec<(u32, f32)>,
 }
 
@@ -49,7 +51,8 @@ pub struct MlpLook {
     pub d_ff: usize,
 }
 
-/// Looks at the feed-forward network of a block at a row of the batch: its `units` largest writes with `tokens` tokens each.
+/// Looks at the feed-forward network of a block at a row of the batch: its `units` largest writes with `tokens` tokens
+/// each.
 ///
 /// # Errors
 /// As [`Trace::get`], and if the block or the row is outside.

@@ -1,5 +1,6 @@
-//! Names: one table of every tensor and every parameter of the model: its symbol in the documents (docs/contract.md), its name in other
-//! programs, and what it is. The builder makes the names, files and messages carry them; this table explains them.
+//! Names: one table of every tensor and every parameter of the model: its symbol in the documents (docs/contract.md),
+//! its name in other programs, and what it is. The builder makes the names, files and messages carry them; this table
+//! explains them.
 //!
 //! [`TABLE`] is that table, [`symbol`] and [`describe`] look up one name, and [`formula`] reads the op that computes
 //! a tensor, so that it is true of every variant. [`derived`] lists what no op computes by itself: a norm's mean, the
@@ -61,7 +62,8 @@ const POS: &str = "batch pos";
 const FEATURES: &str = "batch pos features";
 const WEIGHTS: &str = "head d_model d_head";
 
-/// Every name the builder makes, and every one that is [`derived`]: first the activations in the order of the forward pass, then the parameters.
+/// Every name the builder makes, and every one that is [`derived`]: first the activations in the order of the forward
+/// pass, then the parameters.
 #[rustfmt::skip]
 pub const TABLE: &[Entry] = &[
     //     name                                 symbol           TransformerLens                      HuggingFace GPT-2             llm.c        axes
@@ -205,8 +207,8 @@ pub fn lookup(name: &str) -> Option<(&'static Entry, Option<usize>)> {
     TABLE.iter().find(|entry| entry.name == pattern).map(|entry| (entry, block))
 }
 
-/// The axes of a tensor or parameter of a model: those of its row, but where the embedding, the values or the heads side by side have a
-/// width of their own. None for an unknown name.
+/// The axes of a tensor or parameter of a model: those of its row, but where the embedding, the values or the heads
+/// side by side have a width of their own. None for an unknown name.
 pub fn axes(name: &str, config: &Config) -> Vec<&'static str> {
     let Some((entry, _)) = lookup(name) else { return vec![] };
     let mut axes: Vec<&str> = entry.axes.split(' ').collect();
@@ -224,8 +226,8 @@ pub fn axes(name: &str, config: &Config) -> Vec<&'static str> {
     axes
 }
 
-/// Whether what goes by a name lies before the product that makes the embedding as wide as the stream, or behind the one that makes
-/// what the head reads as wide as the embedding.
+/// Whether what goes by a name lies before the product that makes the embedding as wide as the stream, or behind the
+/// one that makes what the head reads as wide as the embedding.
 fn is_embedding(name: &str, config: &Config) -> bool {
     const BEFORE: &[&str] = &[
         "embed.weight",
@@ -342,7 +344,8 @@ pub enum Derived {
     },
 }
 
-/// Everything that is derived in a model, by name. What depends on statistics is there in models built for [`Mode::Inspect`] alone.
+/// Everything that is derived in a model, by name. What depends on statistics is there in models built for
+/// [`Mode::Inspect`] alone.
 pub fn derived(model: &Model) -> Vec<(String, Derived)> {
     let mut all: Vec<(String, Derived)> = scaled(model).collect();
     for (at, op) in model.ops().iter().enumerate() {
@@ -374,7 +377,8 @@ pub fn derived(model: &Model) -> Vec<(String, Derived)> {
     all
 }
 
-/// What is added to the stream, and what the embedding is made of, where a factor of the configuration stretches it on the way there.
+/// What is added to the stream, and what the embedding is made of, where a factor of the configuration stretches it on
+/// the way there.
 fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
     let c = &model.config;
     let embedded = ["hook_embed", "hook_pos_embed"];
@@ -395,8 +399,8 @@ fn scaled(model: &Model) -> impl Iterator<Item = (String, Derived)> {
     all.map(|(name, of, factor)| (name, Derived::Scaled { of, factor: factor as f32 }))
 }
 
-/// The names of the tensors of the forward pass in its order, the token ids first. Of those that are derived only what a factor
-/// stretches is among them, behind what it stretches.
+/// The names of the tensors of the forward pass in its order, the token ids first. Of those that are derived only what
+/// a factor stretches is among them, behind what it stretches.
 pub fn activations(model: &Model) -> Vec<String> {
     let mut all = vec!["input".to_string()];
     let scaled: Vec<(String, Derived)> = scaled(model).collect();
@@ -408,8 +412,8 @@ pub fn activations(model: &Model) -> Vec<String> {
     all
 }
 
-/// The masks of a model's dropouts, and the attention weights that dropout leaves: their names, the op that drops, and whether it is a mask.
-/// No backend keeps them: a mask is drawn again from its seed, its site and its place.
+/// The masks of a model's dropouts, and the attention weights that dropout leaves: their names, the op that drops, and
+/// whether it is a mask. No backend keeps them: a mask is drawn again from its seed, its site and its place.
 pub fn drawn(model: &Model) -> Vec<(String, Op, bool)> {
     let mut all = vec![];
     for op in model.ops() {
@@ -444,8 +448,8 @@ pub fn formula(model: &Model, name: &str) -> Option<String> {
     formula_in(model, name, Notation::Limpid)
 }
 
-/// The same in another notation: `x + MHA = x + MHA output`. A tensor that it has no word for stands as what computes it, a parameter
-/// as limpid's name, without the block's number too.
+/// The same in another notation: `x + MHA = x + MHA output`. A tensor that it has no word for stands as what computes
+/// it, a parameter as limpid's name, without the block's number too.
 pub fn formula_in(model: &Model, name: &str, notation: Notation) -> Option<String> {
     let Mode::Inspect { .. } = model.mode else { return None };
     if name == "input" {

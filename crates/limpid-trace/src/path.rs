@@ -1,11 +1,11 @@
-//! From a word to its reason, step by step: which parts wrote its logit, where a head looked, what a token's value carried, which units of a
-//! feed-forward network responded, and so back to the words of the input.
+//! From a word to its reason, step by step: which parts wrote its logit, where a head looked, what a token's value
+//! carried, which units of a feed-forward network responded, and so back to the words of the input.
 //!
-//! A step divides one number among parts, which add up to it: a difference of logits among heads and feed-forward networks (`attribution`); a
-//! head's part among the tokens that it looked at, each with its weight and value; what a token's value gave among those that wrote it into the
-//! stream there; a network's part among its units. A unit's activation is not linear, so the way goes on from what went into it, its
-//! pre-activation. Patterns, and means and scales of norms, are taken as they are in this run. The sentences are made from the numbers, in
-//! `sentences`.
+//! A step divides one number among parts, which add up to it: a difference of logits among heads and feed-forward
+//! networks (`attribution`); a head's part among the tokens that it looked at, each with its weight and value; what a
+//! token's value gave among those that wrote it into the stream there; a network's part among its units. A unit's
+//! activation is not linear, so the way goes on from what went into it, its pre-activation. Patterns, and means and
+//! scales of norms, are taken as they are in this run. The sentences are made from the numbers, in `sentences`.
 
 mod sentences;
 
@@ -98,7 +98,10 @@ impl FromStr for Hop {
         };
         hop.ok_or_else(|| {
             let shown: String = text.escape_debug().take(20).collect();
-            format!("`{shown}` is no step of a path: expected h2.1 (a head), t5 (a token), m3 (an MLP), u17 (a unit), s2 or w")
+            format!(
+                "`{shown}` is no step of a path: expected h2.1 (a head), t5 (a token), m3 (an MLP), u17 (a unit), s2 \
+                 or w"
+            )
         })
     }
 }
@@ -254,7 +257,8 @@ pub fn steps(trace: &Trace, asked: PathQuestion, hops: &[Hop], most: usize) -> R
     Ok(all)
 }
 
-/// The way that takes the largest part of each step, until it ends. The word's own embedding is taken where nothing else is left.
+/// The way that takes the largest part of each step, until it ends. The word's own embedding is taken where nothing
+/// else is left.
 ///
 /// # Errors
 /// As [`follow`].
@@ -613,7 +617,8 @@ fn unit_of(part: ModelPart) -> Option<usize> {
     }
 }
 
-/// What vectors that are added to a tensor at a row do to the logits, by the direct way to the head; nothing where there is no such way.
+/// What vectors that are added to a tensor at a row do to the logits, by the direct way to the head; nothing where
+/// there is no such way.
 fn words(trace: &Trace, from: Region, vectors: Vec<Vec<f64>>, row: usize) -> Result<Vec<LensWords>, TraceError> {
     let mut all = vec![LensWords::default(); vectors.len()];
     if let Some(vectors) = direct_way(trace, from, vectors, row)? {

@@ -33,7 +33,8 @@ pub struct TargetFacts {
 /// A distribution over the vocabulary, in short.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The likeliest tokens, of equal ones the first id first; what runs predict has none if a logit is NaN or infinite.
+    /// The likeliest tokens, of equal ones the first id first; what runs predict has none if a logit is NaN or
+    /// infinite.
     pub top: Vec<NextToken>,
     /// -sum p ln p, in nats.
     pub entropy: f64,
@@ -50,7 +51,8 @@ pub struct Guess {
     pub id: u32,
     /// The logarithm of its probability.
     pub log_prob: f32,
-    /// Of the token that follows its cross-entropy in nats, the bits of the tensor `losses`, and its rank as in [`TargetFacts`].
+    /// Of the token that follows its cross-entropy in nats, the bits of the tensor `losses`, and its rank as in
+    /// [`TargetFacts`].
     pub target: Option<(f32, usize)>,
 }
 

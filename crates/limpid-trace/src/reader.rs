@@ -1,4 +1,5 @@
-//! Reads tensors, and their gradients, out of the memory of a run: by name, in the order of the field, and what is derived of them.
+//! Reads tensors, and their gradients, out of the memory of a run: by name, in the order of the field, and what is
+//! derived of them.
 
 use crate::names::{self, Derived};
 use crate::sheet::{AttentionHead, Sheet};
@@ -111,8 +112,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The gradients of attention weights, with those of weights that the mask makes 0. No kernel reads these, but what reads weights
-    /// takes all of them: z = P v, so dP = dz v', hidden or not.
+    /// The gradients of attention weights, with those of weights that the mask makes 0. No kernel reads these, but what
+    /// reads weights takes all of them: z = P v, so dP = dz v', hidden or not.
     fn hidden_weights(&self, mut slopes: NamedTensor, base: &str) -> Result<NamedTensor, TraceError> {
         let beside = |hook: &str| self.get(&base.replace("hook_pattern", hook));
         let (scores, dz, v) = (beside("hook_attn_scores")?, beside("hook_z.grad")?, beside("hook_v")?);
@@ -137,8 +138,8 @@ impl Reader<'_> {
         Ok(slopes)
     }
 
-    /// What is derived, or, where `name` is a gradient's, its gradient: by the chain rule from the gradients of what it is read out
-    /// of and of what reads it.
+    /// What is derived, or, where `name` is a gradient's, its gradient: by the chain rule from the gradients of what it
+    /// is read out of and of what reads it.
     pub fn derived(&self, name: &str, derived: Derived) -> Result<NamedTensor, TraceError> {
         let (base, is_gradient) = name.strip_suffix(".grad").map_or((name, false), |base| (base, true));
         let beside = |hook: &str| {

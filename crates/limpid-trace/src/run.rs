@@ -1,10 +1,11 @@
 //! A run whose tensors can be looked at, whatever it keeps of them ([`Keep`]).
 //!
-//! A run kept in blocks has the residual stream before each block, and the tensors of the block that was looked at last. Another block's
-//! tensors come from running its slice of the list once more on the stream before it: same ops, same inputs, same bits. Scores of attention,
-//! (T,T) in each head, are never kept: a [`Sheet`] computes what is looked at from queries, keys and the log of the sum of exponentials. Nor
-//! are logits: the head runs on the rows that are asked for. So it takes memory for T tokens, not for T squared, and opening a block costs
-//! what the block costs. Gradients and masks of dropout need a run of which all is kept.
+//! A run kept in blocks has the residual stream before each block, and the tensors of the block that was looked at
+//! last. Another block's tensors come from running its slice of the list once more on the stream before it: same ops,
+//! same inputs, same bits. Scores of attention, (T,T) in each head, are never kept: a [`Sheet`] computes what is looked
+//! at from queries, keys and the log of the sum of exponentials. Nor are logits: the head runs on the rows that are
+//! asked for. So it takes memory for T tokens, not for T squared, and opening a block costs what the block costs.
+//! Gradients and masks of dropout need a run of which all is kept.
 
 use super::interventions::{IntervenedRow, InterveningBackend, NumberAction, NumberPlace, PlacedSteps, ResolvedSteps};
 use super::labels::{self, Labels};
@@ -34,7 +35,8 @@ pub const STAGES: [&str; 3] = ["hook_raw_scores", "hook_attn_scores", "hook_patt
 /// What a [`Trace`] keeps of its run. All else is computed again when it is asked for, the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The residual stream before each block, the tensors of one block, and of tensors that were looked at as many as these bytes hold.
+    /// The residual stream before each block, the tensors of one block, and of tensors that were looked at as many as
+    /// these bytes hold.
     Blocks {
         /// Bytes of tensors that were looked at.
         seen: usize,
@@ -91,7 +93,8 @@ struct Memory {
     ran: usize,
     /// The block whose tensors the backend's memory holds.
     held: Option<usize>,
-    /// Tensors that were looked at, the last one last, and whether their features lie as in memory (`model::FeatureOrder`).
+    /// Tensors that were looked at, the last one last, and whether their features lie as in memory
+    /// (`model::FeatureOrder`).
     seen: Vec<(Arc<NamedTensor>, bool)>,
 }
 
@@ -111,13 +114,14 @@ enum Place {
 }
 
 impl Trace {
-    /// Runs `batch` on a backend made for `model`, which was built for [`Keep::mode`]. With [`Keep::Blocks`] the tokens are embedded and
-    /// no block has run yet: one runs when a tensor of it, or of one behind it, is asked for ([`Trace::step`]). With [`Keep::Gradients`] the
-    /// backend's gradients of parameters are cleared first, so the gradients are those of this batch alone.
+    /// Runs `batch` on a backend made for `model`, which was built for [`Keep::mode`]. With [`Keep::Blocks`] the tokens
+    /// are embedded and no block has run yet: one runs when a tensor of it, or of one behind it, is asked for
+    /// ([`Trace::step`]). With [`Keep::Gradients`] the backend's gradients of parameters are cleared first, so the
+    /// gradients are those of this batch alone.
     ///
     /// # Errors
-    /// If the model was built for something else, or the batch does not fit it: sequences must be equally long and follow one another,
-    /// tokens inside the vocabulary, and there must be targets for a backward pass.
+    /// If the model was built for something else, or the batch does not fit it: sequences must be equally long and
+    /// follow one another, tokens inside the vocabulary, and there must be targets for a backward pass.
     pub fn run(model: &Model, backend: Box<dyn Backend>, batch: &Batch, keep: Keep) -> Result<Trace, TraceError> {
         Trace::run_with_steps(model, backend, batch, None, keep)
     }
@@ -178,8 +182,9 @@ impl Trace {
         })
     }
 
-    /// From now on this is what may be spent: bytes of tensors that are computed again, and a step for every row that a block or the head
-    /// runs on. What it refuses is a [`TraceError::Spent`], after which everything can be asked for again. At first there is no bound.
+    /// From now on this is what may be spent: bytes of tensors that are computed again, and a step for every row that a
+    /// block or the head runs on. What it refuses is a [`TraceError::Spent`], after which everything can be asked for
+    /// again. At first there is no bound.
     pub fn spend(&mut self, budget: &Arc<Budget>) {
         self.budget = budget.clone();
     }
@@ -241,7 +246,8 @@ impl Trace {
         Ok(memory.held)
     }
 
-    /// Begins again before a block, with a batch and its residual stream there. Its tokens are equally long as before, and no more of them.
+    /// Begins again before a block, with a batch and its residual stream there. Its tokens are equally long as before,
+    /// and no more of them.
     pub(super) fn restart(&mut self, batch: Batch, block: usize, stream: &[f32]) -> Result<(), TraceError> {
         fits(&self.runs, &batch, self.keep)?;
         let name = self.stream(block);
@@ -255,8 +261,8 @@ impl Trace {
         Ok(())
     }
 
-    /// A tensor, a parameter, what is derived of them ([`names::derived`]), or the gradient of any (`NAME.grad`). Where blocks are kept,
-    /// those before it run if they have not, and its own runs again if another one has run since.
+    /// A tensor, a parameter, what is derived of them ([`names::derived`]), or the gradient of any (`NAME.grad`). Where
+    /// blocks are kept, those before it run if they have not, and its own runs again if another one has run since.
     ///
     /// # Errors
     /// If there is no such name (the nearest is in the message), or a gradient was not computed.
@@ -328,8 +334,8 @@ impl Trace {
         Ok(NamedTensor { name: called, ..probs? })
     }
 
-    /// The axes of a tensor and their sizes, the rows of each head together ([`NamedTensor::heads_first`]), without computing it; also of
-    /// `cos(NAME)`, the cosines of its rows.
+    /// The axes of a tensor and their sizes, the rows of each head together ([`NamedTensor::heads_first`]), without
+    /// computing it; also of `cos(NAME)`, the cosines of its rows.
     ///
     /// # Errors
     /// If there is no such tensor, or it has no rows.
@@ -353,9 +359,9 @@ impl Trace {
         Ok((axes, sizes))
     }
 
-    /// The matrix of a tensor's last two axes, at an index of the others; of a tensor with the rows of each head together
-    /// ([`NamedTensor::heads_first`]); also of `cos(NAME)`. `rows` are those that will be looked at: logits are computed, and parameters read, for these
-    /// alone.
+    /// The matrix of a tensor's last two axes, at an index of the others; of a tensor with the rows of each head
+    /// together ([`NamedTensor::heads_first`]); also of `cos(NAME)`. `rows` are those that will be looked at: logits
+    /// are computed, and parameters read, for these alone.
     ///
     /// # Errors
     /// As [`Trace::get`], and if the index is outside.
@@ -440,8 +446,8 @@ impl Trace {
         })
     }
 
-    /// One row of the batch of a tensor that is not a matrix of scores, as it lies in memory; of the head's tensors no other row is
-    /// computed.
+    /// One row of the batch of a tensor that is not a matrix of scores, as it lies in memory; of the head's tensors no
+    /// other row is computed.
     pub(super) fn stored_row(&self, name: &str, row: usize) -> Result<Vec<f32>, TraceError> {
         if self.in_blocks() && self.place(name)? == Place::Head {
             return self.head_rows(name, row..row + 1);
@@ -531,7 +537,8 @@ impl Trace {
         let seen = &mut self.memory.borrow_mut().seen;
         seen.push((tensor.clone(), stored));
         let bytes = |(tensor, _): &(Arc<NamedTensor>, bool)| 4 * tensor.values.len();
-        // one that is larger by itself is not kept; what heads and networks wrote, of which a path needs every block's, goes last
+        // one that is larger by itself is not kept; what heads and networks wrote, of which a path needs every block's,
+        // goes last
         let wrote = |name: &str| ["hook_z", "hook_mlp_out", "mlp.hook_out"].iter().any(|end| name.ends_with(end));
         while seen.iter().map(bytes).sum::<usize>() > most && !seen.is_empty() {
             let first = seen.iter().position(|(tensor, _)| !wrote(&tensor.name));
@@ -684,8 +691,8 @@ impl Trace {
         }
     }
 
-    /// Runs the head on vectors of the residual stream, as many at once as it has room for; `each` gets the first one's place and the
-    /// values of the tensor `name` for them.
+    /// Runs the head on vectors of the residual stream, as many at once as it has room for; `each` gets the first one's
+    /// place and the values of the tensor `name` for them.
     fn head_on(&self, vectors: &[f32], name: &str, mut each: impl FnMut(usize, &mut [f32])) -> Result<(), TraceError> {
         let head = self.runs.blocks.last().map_or(0, |last| last.end);
         if !self.in_blocks() {
@@ -706,7 +713,8 @@ impl Trace {
         })
     }
 
-    /// What the head's matrix alone makes of any vectors, (n,C), without its bias: `each` gets the place of a row and the result.
+    /// What the head's matrix alone makes of any vectors, (n,C), without its bias: `each` gets the place of a row and
+    /// the result.
     pub(super) fn read_by_head(&self, vectors: &[f32], mut each: impl FnMut(usize, &[f32])) -> Result<(), TraceError> {
         let ops: Vec<Op> = self.runs.ops().iter().copied().collect();
         let product = ops.iter().enumerate().rev().find_map(|(i, op)| match *op {
@@ -723,8 +731,8 @@ impl Trace {
         })
     }
 
-    /// Runs the ops from one of the head's on, on vectors in the place of a tensor, as many at once as there is room for, and gives what is
-    /// in another.
+    /// Runs the ops from one of the head's on, on vectors in the place of a tensor, as many at once as there is room
+    /// for, and gives what is in another.
     fn chunks_on(
         &self,
         vectors: &[f32],
@@ -754,7 +762,8 @@ impl Trace {
         self.read_out(name, &last.values[rows.start * c..rows.end * c], rows.start)
     }
 
-    /// What a tensor of the head is for vectors of the residual stream, which stand for the rows of the batch from `first` on.
+    /// What a tensor of the head is for vectors of the residual stream, which stand for the rows of the batch from
+    /// `first` on.
     fn read_out(&self, name: &str, vectors: &[f32], first: usize) -> Result<Vec<f32>, TraceError> {
         let mut all = vec![];
         if !matches!(name, "probs" | "losses") {
@@ -794,8 +803,8 @@ fn rows_of(name: &str) -> Result<Option<&str>, TraceError> {
 }
 
 impl Trace {
-    /// Runs `batch` forward with `mask` in place of the model's: neither that nor padding hides anything. All else is as in
-    /// [`Trace::run`]; there is no backward pass.
+    /// Runs `batch` forward with `mask` in place of the model's: neither that nor padding hides anything. All else is
+    /// as in [`Trace::run`]; there is no backward pass.
     ///
     /// # Errors
     /// As [`Trace::run`], and if the mask is not of the sequences' length.

@@ -1,8 +1,8 @@
 //! One matrix of a tensor, of which any part can be had: what a picture is made of.
 //!
-//! A sheet holds what its cells are computed from, not the cells. The scores of a head of 1,024 tokens are a million numbers, of which a
-//! picture shows a part, or the largest of every block. Who does not know how many cells are wanted takes them within a [`Budget`], strip
-//! by strip.
+//! A sheet holds what its cells are computed from, not the cells. The scores of a head of 1,024 tokens are a million
+//! numbers, of which a picture shows a part, or the largest of every block. Who does not know how many cells are wanted
+//! takes them within a [`Budget`], strip by strip.
 
 use super::interventions::PlacedWeights;
 use super::{NamedTensor, heads_in_rows};

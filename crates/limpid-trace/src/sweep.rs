@@ -1,14 +1,16 @@
-//! Activation patching over a grid: which activations of a clean run, put one at a time into a run of a corrupted prompt, restore what the
-//! clean run says.
+//! Activation patching over a grid: which activations of a clean run, put one at a time into a run of a corrupted
+//! prompt, restore what the clean run says.
 //!
 //! The cells of a layer run as sequences of one batch. It begins before that layer, with the corrupted run's residual
 //! stream, which was computed once; [`InterveningBackend`](crate::interventions::InterveningBackend) patches each
-//! sequence in its way; and the head runs on the rows that the metric reads. Where both runs have the same numbers a patch changes nothing, so such cells are not run. Every number is that of a
-//! single run with the same intervention, bit for bit.
+//! sequence in its way; and the head runs on the rows that the metric reads. Where both runs have the same numbers a
+//! patch changes nothing, so such cells are not run. Every number is that of a single run with the same intervention,
+//! bit for bit.
 //!
-//! With a [`SweepReceiver`] the sweep follows paths (path patching, Wang et al. 2022): a cell's patch reaches the receiver through the residual
-//! stream alone, as all attention and feed-forward layers between them write what they write in the corrupted run. A first run finds what
-//! the receiver then is, a second one has that and nothing else changed.
+//! With a [`SweepReceiver`] the sweep follows paths (path patching, Wang et al. 2022): a cell's patch reaches the
+//! receiver through the residual stream alone, as all attention and feed-forward layers between them write what they
+//! write in the corrupted run. A first run finds what the receiver then is, a second one has that and nothing else
+//! changed.
 //!
 //! [`SweepEstimate`] is attribution patching: the same grid to first order, from gradients.
 
@@ -51,7 +53,8 @@ pub enum SweepError {
     },
     /// A large one that was not confirmed.
     #[error(
-        "this sweep has {} cells and runs {} token-layers, more than {}: set `confirmed`, or take a coarser grid or shorter prompts",
+        "this sweep has {} cells and runs {} token-layers, more than {}: set `confirmed`, or take a coarser grid or \
+         shorter prompts",
         commas(.0.cells), commas(.0.token_layers), commas(TOKEN_LAYERS)
     )]
     Large(SweepCost),
@@ -65,7 +68,8 @@ pub enum SweepError {
     },
     /// Two runs with nothing between them.
     #[error(
-        "both prompts give the same {metric} ({value}), so there is nothing to restore: change the corrupt prompt, or the position"
+        "both prompts give the same {metric} ({value}), so there is nothing to restore: change the corrupt prompt, or \
+         the position"
     )]
     Same {
         /// What was measured.
@@ -75,8 +79,8 @@ pub enum SweepError {
     },
     /// Two runs with less between them than rounding may make.
     #[error(
-        "the prompts' {metric} is {clean} and {corrupt}: no more apart than f32 rounds, so there is nothing to restore: change the answer, the \
-         corrupt prompt, or the position"
+        "the prompts' {metric} is {clean} and {corrupt}: no more apart than f32 rounds, so there is nothing to \
+         restore: change the answer, the corrupt prompt, or the position"
     )]
     Noise {
         /// What was measured.
@@ -240,8 +244,8 @@ impl SweepMetric {
         foil.map_or(SweepMetric::LogProbability { answer }, |foil| SweepMetric::LogitDifference { answer, foil })
     }
 
-    /// Batches whose losses have gradients that make up the metric's at a position of a run, and what each is worth. `targets` are those of
-    /// [`SweepMetric::Loss`].
+    /// Batches whose losses have gradients that make up the metric's at a position of a run, and what each is worth.
+    /// `targets` are those of [`SweepMetric::Loss`].
     ///
     /// # Errors
     /// If a token or the position does not exist, or the metric is the KL divergence.
@@ -271,7 +275,8 @@ impl SweepMetric {
         })
     }
 
-    /// What it is at a position of a run alone: its own tokens are the loss's targets, and it does not diverge from itself.
+    /// What it is at a position of a run alone: its own tokens are the loss's targets, and it does not diverge from
+    /// itself.
     ///
     /// # Errors
     /// If a token or the position does not exist, or the run fails.
@@ -325,7 +330,8 @@ pub struct SweepQuestion {
 /// The end of the paths that a sweep follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepReceiver {
-    /// A tensor that a run may change, such as `blocks.1.attn.hook_q`, or the last `hook_resid_post` for what reaches the logits directly.
+    /// A tensor that a run may change, such as `blocks.1.attn.hook_q`, or the last `hook_resid_post` for what reaches
+    /// the logits directly.
     pub tensor: String,
     /// These of its heads; none for all, or if it has no heads.
     pub heads: Option<Vec<usize>>,
@@ -364,8 +370,8 @@ impl SweepQuestion {
         }
         if clean != corrupt {
             return wrong(format!(
-                "the clean prompt has {} and the corrupt one {corrupt}: a patch keeps its position, so both need the same number of \
-                 tokens",
+                "the clean prompt has {} and the corrupt one {corrupt}: a patch keeps its position, so both need the \
+                 same number of tokens",
                 plural(clean, "token")
             ));
         }
@@ -395,7 +401,8 @@ impl SweepQuestion {
         values.saturating_add(cells.saturating_mul(size_of::<Cell>() + config.n_layer * size_of::<f64>()))
     }
 
-    /// That a model has what is patched, in each layer, and what receives it. `named` has a place for every tensor (`Mode::Inspect`).
+    /// That a model has what is patched, in each layer, and what receives it. `named` has a place for every tensor
+    /// (`Mode::Inspect`).
     ///
     /// # Errors
     /// Names the first that it has not.
@@ -564,7 +571,8 @@ pub struct Sweep {
     pub metric: NamedTensor,
     /// What part of the difference each patch restores: (metric - corrupt) / (clean - corrupt).
     pub recovered: NamedTensor,
-    /// The cells that restore the most, the first one first; where none restores anything, those that lead furthest away.
+    /// The cells that restore the most, the first one first; where none restores anything, those that lead furthest
+    /// away.
     pub peaks: Vec<SweepPeak>,
 }
 
@@ -650,7 +658,8 @@ impl Gauge {
         Ok(ends)
     }
 
-    /// How far rounding may move the metric of a run: as far as it moves the largest logits, and a divergence by the square of that.
+    /// How far rounding may move the metric of a run: as far as it moves the largest logits, and a divergence by the
+    /// square of that.
     fn noise(&self, run: &Trace) -> Result<f64, TraceError> {
         let (last, c) = (run.last()?, run.model().config.d_model);
         let rows: Vec<f32> = self.rows().iter().flat_map(|row| last.values[row * c..(row + 1) * c].to_vec()).collect();
@@ -875,8 +884,9 @@ impl SweepRuns<'_> {
     }
 }
 
-/// Attribution patching: what each patch would change to first order, which is the gradient of the metric in the corrupt run times the
-/// difference of the activations. It takes one backward pass, or two, in place of a run for each cell.
+/// Attribution patching: what each patch would change to first order, which is the gradient of the metric in the
+/// corrupt run times the difference of the activations. It takes one backward pass, or two, in place of a run for each
+/// cell.
 pub struct SweepEstimate {
     /// Batches whose loss has gradients that make up the metric's, and what each is worth.
     pub losses: Vec<(Batch, f64)>,

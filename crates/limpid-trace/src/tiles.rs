@@ -1,8 +1,8 @@
 //! Parts of a matrix as small pictures: reduced, and one byte a cell.
 //!
-//! A tile is [`SIDE`] x [`SIDE`] cells of a matrix, each the greatest (or mean) of a square of 2^level x 2^level of its cells. Weights of attention
-//! get a logarithmic code, because a linear one loses up to two fifths of a diffuse head's mass at T = 1,024. The picture is rounded;
-//! the number under the cursor never is: it is asked for by itself.
+//! A tile is [`SIDE`] x [`SIDE`] cells of a matrix, each the greatest (or mean) of a square of 2^level x 2^level of its
+//! cells. Weights of attention get a logarithmic code, because a linear one loses up to two fifths of a diffuse head's
+//! mass at T = 1,024. The picture is rounded; the number under the cursor never is: it is asked for by itself.
 //!
 //! A frame is 64 bytes and the cells, padded to 8, little-endian (docs/inside.md has the table).
 
@@ -142,7 +142,8 @@ impl Extent {
     }
 }
 
-/// Every cell of a part: strips of columns, and in each bands of rows. A square of a tile is within one strip, row by row.
+/// Every cell of a part: strips of columns, and in each bands of rows. A square of a tile is within one strip, row by
+/// row.
 fn each(
     sheet: &Sheet,
     rows: Range<usize>,
@@ -193,7 +194,8 @@ impl Tile {
         Some([range(self.at[0], sheet.rows)?, range(self.at[1], sheet.cols)?])
     }
 
-    /// Its frame; `index` is its place in the request, and `last` whether none follows. None if it is outside of the matrix.
+    /// Its frame; `index` is its place in the request, and `last` whether none follows. None if it is outside of the
+    /// matrix.
     ///
     /// # Errors
     /// What of the budget ran out.

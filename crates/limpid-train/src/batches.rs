@@ -1,10 +1,10 @@
-//! Cuts a token stream into windows and fills batches with them: [`Batches`] to train on, in random order or in order, and [`Windows`] to
-//! evaluate on, all in order.
+//! Cuts a token stream into windows and fills batches with them: [`Batches`] to train on, in random order or in order,
+//! and [`Windows`] to evaluate on, all in order.
 //!
-//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at once. [`Documents`] says
-//! where windows begin, and whether attention and positions begin anew with each document inside them. A window never joins documents from
-//! different places of the stream: if documents do not see each other, it does not matter which of them share a window, and windows are
-//! shuffled anyway.
+//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at once.
+//! [`Documents`] says where windows begin, and whether attention and positions begin anew with each document inside
+//! them. A window never joins documents from different places of the stream: if documents do not see each other, it
+//! does not matter which of them share a window, and windows are shuffled anyway.
 
 use crate::shuffle::Shuffle;
 use limpid_core::config::axis;
@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Objective {
     /// The next token.
     NextToken,
-    /// Masked tokens, as in BERT: 15 % of the tokens, and at least one of every window, are chosen and predicted. Of these, 80 % become
-    /// `mask`, 10 % a random token, and 10 % stay.
+    /// Masked tokens, as in BERT: 15 % of the tokens, and at least one of every window, are chosen and predicted. Of
+    /// these, 80 % become `mask`, 10 % a random token, and 10 % stay.
     Masked {
         /// Id of the mask token.
         mask: u32,
@@ -34,11 +34,13 @@ pub enum Objective {
 /// How windows treat the documents of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Documents {
-    /// Windows begin where documents begin and hold as many whole documents as fit; a longer document is cut into windows of its own. They
-    /// are not filled up, so batches differ in their rows. Otherwise all windows have the same length and are cut anywhere.
+    /// Windows begin where documents begin and hold as many whole documents as fit; a longer document is cut into
+    /// windows of its own. They are not filled up, so batches differ in their rows. Otherwise all windows have the same
+    /// length and are cut anywhere.
     pub whole: bool,
-    /// A document sees those before it in its window. Otherwise each document is a sequence of its own, with positions from 0, and its last
-    /// token predicts nothing: a window then gives what its documents would give one by one, bit for bit.
+    /// A document sees those before it in its window. Otherwise each document is a sequence of its own, with positions
+    /// from 0, and its last token predicts nothing: a window then gives what its documents would give one by one, bit
+    /// for bit.
     pub cross: bool,
 }
 
@@ -125,7 +127,8 @@ impl<'a> Cut<'a> {
         Cut { tokens, context, objective, cross: documents.cross, starts, long }
     }
 
-    /// Where the last of consecutive windows ends: a masked token is predicted at its own place, the next token one place earlier.
+    /// Where the last of consecutive windows ends: a masked token is predicted at its own place, the next token one
+    /// place earlier.
     fn end(&self) -> usize {
         self.tokens.len() - usize::from(self.objective == Objective::NextToken)
     }
@@ -261,7 +264,8 @@ impl Draws {
         (0..rows).map(|i| self.draw("choose", i)).fold(1.0, f64::min)
     }
 
-    /// Whether token `i` is to be predicted. The token of the least draw always is: a window without a target teaches nothing.
+    /// Whether token `i` is to be predicted. The token of the least draw always is: a window without a target teaches
+    /// nothing.
     fn chooses(&self, i: usize, least: f64) -> bool {
         let drawn = self.draw("choose", i);
         drawn < 0.15 || drawn == least
@@ -286,10 +290,11 @@ impl std::iter::Sum for TargetCount {
     }
 }
 
-/// Shuffled windows: an endless stream of batches that can be entered at any step. Each epoch cuts the text into windows from an offset of
-/// its own (whole documents always give the same windows) and takes each window once, so no text is left out for long. The order is a
-/// permutation that is computed, not stored. [`Batches::ordered`] takes the windows in order instead. Any thread may fill any step's batch;
-/// that takes microseconds, so no thread runs ahead (docs/decisions.md#there-is-no-data-loader).
+/// Shuffled windows: an endless stream of batches that can be entered at any step. Each epoch cuts the text into
+/// windows from an offset of its own (whole documents always give the same windows) and takes each window once, so no
+/// text is left out for long. The order is a permutation that is computed, not stored. [`Batches::ordered`] takes the
+/// windows in order instead. Any thread may fill any step's batch; that takes microseconds, so no thread runs ahead
+/// (docs/decisions.md#there-is-no-data-loader).
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     cut: Cut<'a>,
@@ -325,10 +330,10 @@ impl<'a> Batches<'a> {
         Batches { micros: micros as u64, ..self }
     }
 
-    /// The same text with its windows in this order. With [`WindowOrder::Sequential`] an epoch consists of all whole batches of full
-    /// windows, and the rest of the text is not trained on: llm.c's order. A text that is shorter than one batch, or whose windows are whole
-    /// documents, is used to its end instead; the next epoch may then begin inside a batch. [`WindowOrder::Shuffled`] shuffles these
-    /// batches, or the windows if batches are not whole.
+    /// The same text with its windows in this order. With [`WindowOrder::Sequential`] an epoch consists of all whole
+    /// batches of full windows, and the rest of the text is not trained on: llm.c's order. A text that is shorter than
+    /// one batch, or whose windows are whole documents, is used to its end instead; the next epoch may then begin
+    /// inside a batch. [`WindowOrder::Shuffled`] shuffles these batches, or the windows if batches are not whole.
     pub fn ordered(self, order: WindowOrder) -> Batches<'a> {
         let ordered = Batches { order, shuffle: None, ..self };
         let (windows, unit) = ordered.windows();
@@ -353,9 +358,9 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// The windows of every batch that belong to the `rank`-th of `ranks` computers. The windows of all ranks, in their order, make up the
-    /// batch. [`fill`](Batches::fill) gives the weight of this part alone; a mean over the whole step needs the [`count_targets`] of all
-    /// parts.
+    /// The windows of every batch that belong to the `rank`-th of `ranks` computers. The windows of all ranks, in their
+    /// order, make up the batch. [`fill`](Batches::fill) gives the weight of this part alone; a mean over the whole
+    /// step needs the [`count_targets`] of all parts.
     ///
     /// # Errors
     /// If there is no such rank, or a rank would have no window.
@@ -380,8 +385,8 @@ impl<'a> Batches<'a> {
         self.cut.long
     }
 
-    /// Fills `batch` with micro-batch `micro` of `step`. Its weight is that for the mean of this micro-batch alone. Allocates nothing if
-    /// `batch` has been filled before.
+    /// Fills `batch` with micro-batch `micro` of `step`. Its weight is that for the mean of this micro-batch alone.
+    /// Allocates nothing if `batch` has been filled before.
     pub fn fill(&self, step: u64, micro: u64, batch: &mut Batch) {
         self.cut.clear(self.part.len(), batch);
         for (window, draws) in self.windows_of(step, micro) {
@@ -390,7 +395,8 @@ impl<'a> Batches<'a> {
         finish(batch);
     }
 
-    /// Counts the rows and targets that [`fill`](Batches::fill) gives micro-batch `micro` of `step`, without filling it.
+    /// Counts the rows and targets that [`fill`](Batches::fill) gives micro-batch `micro` of `step`, without filling
+    /// it.
     pub fn count(&self, step: u64, micro: u64) -> TargetCount {
         let one = |(window, draws): (Range<usize>, Draws)| TargetCount {
             tokens: window.len(),
@@ -475,8 +481,8 @@ impl<'a> Windows<'a> {
         self.cut.tokens.check_files()
     }
 
-    /// The first `most` windows of full length that hold one sequence, as one batch: what a model that learns this text sees. If there is no
-    /// such window, the first window, up to the end of its first sequence.
+    /// The first `most` windows of full length that hold one sequence, as one batch: what a model that learns this text
+    /// sees. If there is no such window, the first window, up to the end of its first sequence.
     pub fn first(&self, most: usize) -> Batch {
         let Cut { tokens, context, cross, .. } = self.cut;
         let windows = || (0..self.cut.count()).map(|i| self.cut.in_order(i)).filter(|window| !window.is_empty());
@@ -595,8 +601,8 @@ mod tests {
         assert_eq!(starts, (0..99).map(|i| offset + 10 * i).collect::<Vec<_>>());
     }
 
-    /// R036; G15, G16: S3's eight words are two windows of four, of which the last predicts three: less than a batch of two, so all
-    /// are taken; then they come again.
+    /// R036; G15, G16: S3's eight words are two windows of four, of which the last predicts three: less than a batch of
+    /// two, so all are taken; then they come again.
     #[test]
     fn windows_in_order_are_the_text_again_and_again() {
         let text = Tokens::new(vec![1, 2, 3, 0, 4, 5, 6, 0]);
@@ -641,7 +647,8 @@ mod tests {
         }
     }
 
-    /// In order, whole documents are all there once an epoch, and of a stream all but the rest; evaluation sees the same windows.
+    /// In order, whole documents are all there once an epoch, and of a stream all but the rest; evaluation sees the
+    /// same windows.
     #[test]
     fn windows_in_order_are_those_of_an_evaluation() {
         let tokens = documents(120);
@@ -690,7 +697,8 @@ mod tests {
         assert!(batch.segments.contains(&1) && batch.segments.len() == batch.tokens.len());
     }
 
-    /// Of every window something is predicted, however short, and the draws of those in which some token was chosen are what they were.
+    /// Of every window something is predicted, however short, and the draws of those in which some token was chosen are
+    /// what they were.
     #[test]
     fn every_window_has_a_masked_token() {
         let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: false };

@@ -13,9 +13,10 @@ use std::fmt::Write;
 /// The least number of losses that a spike is measured against.
 const HISTORY: usize = 20;
 
-/// The mean and the standard deviation of recent losses; none if there are too few. A loss is a mean over `targets` tokens, whose own losses
-/// differ by about a nat: so the deviation is at least 1/√targets, also where the recent losses are all near 0 because the text is known by
-/// heart. It is at least a hundredth of the mean, too, so that a loss that hardly moves may move a little.
+/// The mean and the standard deviation of recent losses; none if there are too few. A loss is a mean over `targets`
+/// tokens, whose own losses differ by about a nat: so the deviation is at least 1/√targets, also where the recent
+/// losses are all near 0 because the text is known by heart. It is at least a hundredth of the mean, too, so that a
+/// loss that hardly moves may move a little.
 fn mean_and_deviation(recent: &[f64], targets: usize) -> Option<(f64, f64)> {
     if recent.len() < HISTORY {
         return None;
@@ -26,27 +27,28 @@ fn mean_and_deviation(recent: &[f64], targets: usize) -> Option<(f64, f64)> {
     Some((mean, deviation.max(0.01 * mean.abs()).max(1.0 / (targets.max(1) as f64).sqrt())))
 }
 
-/// The mean of the recent losses, and how many standard deviations a loss of so many `targets` lies above it; none if there are too few
-/// losses.
+/// The mean of the recent losses, and how many standard deviations a loss of so many `targets` lies above it; none if
+/// there are too few losses.
 pub fn jump(recent: &[f64], loss: f64, targets: usize) -> Option<(f64, f64)> {
     mean_and_deviation(recent, targets).map(|(mean, deviation)| (mean, (loss - mean) / deviation))
 }
 
-/// The loss of so many `targets` that lies this many standard deviations above the mean of the recent ones; none if there are too few
-/// losses.
+/// The loss of so many `targets` that lies this many standard deviations above the mean of the recent ones; none if
+/// there are too few losses.
 pub fn limit(recent: &[f64], deviations: f64, targets: usize) -> Option<f64> {
     mean_and_deviation(recent, targets).map(|(mean, deviation)| mean + deviations * deviation)
 }
 
-/// The mean of the recent losses, if training diverges: if that mean is above one and a half times the first loss, plus one.
+/// The mean of the recent losses, if training diverges: if that mean is above one and a half times the first loss, plus
+/// one.
 pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
     let last = recent.last_chunk::<HISTORY>()?;
     let mean = last.iter().sum::<f64>() / HISTORY as f64;
     (mean > 1.5 * first + 1.0).then_some(mean)
 }
 
-/// The layers and the norms of their gradients, greatest first. The gradient must be waiting in the backend. If several processes each
-/// have a part of it, they exchange their sums.
+/// The layers and the norms of their gradients, greatest first. The gradient must be waiting in the backend. If several
+/// processes each have a part of it, they exchange their sums.
 ///
 /// # Errors
 /// If the backend fails, or other processes are not reached.
@@ -65,7 +67,8 @@ pub fn steepest(trainer: &Trainer) -> Result<Vec<(String, f64)>> {
     Ok(layers)
 }
 
-/// The report of the next step's batch: `head`, then the text of each sequence with its loss (without dropout), the worst first.
+/// The report of the next step's batch: `head`, then the text of each sequence with its loss (without dropout), the
+/// worst first.
 ///
 /// # Errors
 /// If the backend fails.
@@ -139,7 +142,8 @@ mod tests {
         assert_eq!(limit(&recent[..19], 6.0, many), None);
     }
 
-    /// What a batch of few tokens may differ by is no spike, however steady the losses were; what no chance explains is one.
+    /// What a batch of few tokens may differ by is no spike, however steady the losses were; what no chance explains is
+    /// one.
     #[test]
     fn the_noise_of_a_batch_is_no_spike() {
         let usual = RunOptions::default().spike_sigma;

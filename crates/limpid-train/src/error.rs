@@ -1,5 +1,5 @@
-//! What can go wrong in training: [`TrainError`], and [`PreflightError`] for the check before the first step. Each message names what
-//! was found and what may help; [`TrainError::settings`] names the settings to change.
+//! What can go wrong in training: [`TrainError`], and [`PreflightError`] for the check before the first step. Each
+//! message names what was found and what may help; [`TrainError::settings`] names the settings to change.
 
 use crate::folder::FolderContents;
 use crate::ranks::RanksError;
@@ -62,8 +62,8 @@ pub enum TrainError {
     /// The loss spiked, and the settings say to stop.
     #[error(
         "step {step}: loss spike: {loss:.4} is {deviations:.0} standard deviations above the recent mean {usual:.4}. \
-         Rolling back and skipping the data that led here may help (divergence rollback); a smaller \
-         learning_rate helps more"
+         Rolling back and skipping the data that led here may help (divergence rollback); a smaller learning_rate \
+         helps more"
     )]
     Spike {
         /// The step that was not done.
@@ -177,8 +177,8 @@ pub enum PreflightError {
     },
     /// Gradient accumulation is wrong.
     #[error(
-        "the gradient of {param} from two micro-batches is not that of the whole batch \
-         ({two:e} instead of {one:e} along one direction): gradient accumulation is broken"
+        "the gradient of {param} from two micro-batches is not that of the whole batch ({two:e} instead of {one:e} \
+         along one direction): gradient accumulation is broken"
     )]
     Accumulation {
         /// The first parameter whose gradients differ.
@@ -191,8 +191,7 @@ pub enum PreflightError {
     /// The initial weights are too large.
     #[error(
         "before the first step the logits of a row have a standard deviation of {spread:.2}, and {most:.2} is the \
-         most: the initial \
-         weights are too large. To train with them anyway, turn preflight off"
+         most: the initial weights are too large. To train with them anyway, turn preflight off"
     )]
     TooLarge {
         /// The standard deviation of a row's logits.
@@ -224,7 +223,8 @@ impl From<PreflightError> for TrainError {
 }
 
 impl TrainError {
-    /// The same as an error of the backend, for code that knows no other: processes that are lost are as lost as a device.
+    /// The same as an error of the backend, for code that knows no other: processes that are lost are as lost as a
+    /// device.
     pub(crate) fn into_backend(self) -> BackendError {
         match self {
             TrainError::Backend(error) => error,

@@ -1,5 +1,6 @@
-//! How well a model predicts a text: the mean negative log-likelihood, and what follows from it. The result is deterministic: all
-//! windows in order, losses added in f64 in that order, dropout off. A text without a token to predict has no loss.
+//! How well a model predicts a text: the mean negative log-likelihood, and what follows from it. The result is
+//! deterministic: all windows in order, losses added in f64 in that order, dropout off. A text without a token to
+//! predict has no loss.
 
 use crate::batches::Windows;
 use crate::error::{Result, TrainError};
@@ -26,8 +27,8 @@ impl Score {
     pub fn perplexity(&self) -> Option<f64> {
         self.loss().map(f64::exp)
     }
-    /// Bits per byte of a text of `bytes` bytes. This is meaningful if all of the text was predicted and every token stands for known
-    /// bytes.
+    /// Bits per byte of a text of `bytes` bytes. This is meaningful if all of the text was predicted and every token
+    /// stands for known bytes.
     pub fn bits_per_byte(&self, bytes: usize) -> Option<f64> {
         (self.tokens > 0 && bytes > 0).then(|| self.total / std::f64::consts::LN_2 / bytes as f64)
     }
@@ -47,8 +48,8 @@ pub fn mean(losses: &[f64]) -> Option<f64> {
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
-/// Runs the forward pass over all windows and adds up their losses. The model may be built to train, to score or to inspect. After every
-/// batch, `goes_on` says whether to continue.
+/// Runs the forward pass over all windows and adds up their losses. The model may be built to train, to score or to
+/// inspect. After every batch, `goes_on` says whether to continue.
 ///
 /// # Errors
 /// If the model computes no losses, the backend fails, or a file of the text has changed.
@@ -62,8 +63,8 @@ pub fn score(
     score_among(model, backend, windows, batch_size, &mut Team::alone(vec![]), goes_on)
 }
 
-/// The same by several processes, which take turns with the batches. Each adds up all losses, in the order of the batches. Process 0
-/// says whether to continue.
+/// The same by several processes, which take turns with the batches. Each adds up all losses, in the order of the
+/// batches. Process 0 says whether to continue.
 pub(crate) fn score_among(
     model: &Model,
     backend: &mut dyn Backend,

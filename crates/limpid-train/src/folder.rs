@@ -1,5 +1,5 @@
-//! Whether a run may use a folder. A run never writes into a folder that holds something else, unless it is forced to; it then removes
-//! the files that would be read instead of its own model.
+//! Whether a run may use a folder. A run never writes into a folder that holds something else, unless it is forced to;
+//! it then removes the files that would be read instead of its own model.
 
 use limpid_base::files;
 use limpid_checkpoint::{CheckpointError, at};
@@ -163,7 +163,8 @@ impl FolderContents {
         }
     }
 
-    /// The settings with which a run can begin or resume anyway, as [`TrainError::settings`](crate::TrainError::settings) has them.
+    /// The settings with which a run can begin or resume anyway, as
+    /// [`TrainError::settings`](crate::TrainError::settings) has them.
     pub fn settings(&self, folder: &Path) -> Vec<String> {
         let goes_on = *self == FolderContents::Run && folder.join("state/last.safetensors").exists();
         let resume = goes_on.then(|| format!("resume {}", folder.display()));

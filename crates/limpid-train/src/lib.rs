@@ -1,9 +1,9 @@
-//! Training. [`Recipe`] holds the settings that decide the numbers, [`Trainer`] does one step, and [`Run`] trains to the last step in a
-//! folder from which it can be resumed.
+//! Training. [`Recipe`] holds the settings that decide the numbers, [`Trainer`] does one step, and [`Run`] trains to
+//! the last step in a folder from which it can be resumed.
 //!
-//! A run checks before its first step that training can work (`preflight`), watches the loss for spikes (`divergence`) and logs what
-//! happens (`log`). `folder` decides whether a folder may be used. `lr_finder` suggests a learning rate, `evaluate` measures
-//! the loss of a text, and `ranks` lets several processes train one model.
+//! A run checks before its first step that training can work (`preflight`), watches the loss for spikes (`divergence`)
+//! and logs what happens (`log`). `folder` decides whether a folder may be used. `lr_finder` suggests a learning rate,
+//! `evaluate` measures the loss of a text, and `ranks` lets several processes train one model.
 
 pub mod batches;
 mod divergence;

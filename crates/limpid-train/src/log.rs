@@ -1,7 +1,7 @@
-//! The log of a run, in its folder. `metrics.jsonl` is the source: one JSON object a line, each with its `step`. This file reads it;
-//! `writer` writes it. Two files are derived from it: `metrics.csv` (`table`), with a row for each step, and the events that TensorBoard
-//! reads (`events`). The first line carries `time`, the clock when it was written, so that the derived files are a function of
-//! `metrics.jsonl` alone.
+//! The log of a run, in its folder. `metrics.jsonl` is the source: one JSON object a line, each with its `step`. This
+//! file reads it; `writer` writes it. Two files are derived from it: `metrics.csv` (`table`), with a row for each step,
+//! and the events that TensorBoard reads (`events`). The first line carries `time`, the clock when it was written, so
+//! that the derived files are a function of `metrics.jsonl` alone.
 
 mod events;
 mod table;
@@ -18,7 +18,8 @@ pub const METRICS: &str = "metrics.jsonl";
 /// The most bytes of a log that are read: about ten million steps.
 const LONGEST: u64 = 2 << 30;
 
-/// Reads the log of a run's folder. A last line without a newline is left out: it is still being written, or was cut off.
+/// Reads the log of a run's folder. A last line without a newline is left out: it is still being written, or was cut
+/// off.
 ///
 /// # Errors
 /// If the file cannot be read. Names a line that is not a JSON object with a `step`.

@@ -1,7 +1,7 @@
-//! The learning-rate finder. It runs short trainings from the same weights on the same batches, each with its own warm-up and decay, so
-//! that their last losses can be compared. Rates are doubled and halved until the best one lies between two worse ones; a parabola
-//! through the three gives the rate with the least loss. (The usual test, a single run with a growing rate, is quicker and says less,
-//! because each of its losses also depends on the rates before.)
+//! The learning-rate finder. It runs short trainings from the same weights on the same batches, each with its own
+//! warm-up and decay, so that their last losses can be compared. Rates are doubled and halved until the best one lies
+//! between two worse ones; a parabola through the three gives the rate with the least loss. (The usual test, a single
+//! run with a growing rate, is quicker and says less, because each of its losses also depends on the rates before.)
 
 use crate::batches::Batches;
 use crate::error::{Result, TrainError};
@@ -14,8 +14,8 @@ use limpid_core::optimizer::Method;
 /// Steps of each short training.
 pub const STEPS: u64 = 60;
 
-/// The best rate of a long training divided by that of a short one (measured: docs/training.md). Adam tolerates a lower rate in its first
-/// steps, before its second moments have settled; Muon's steps have the same size from the first.
+/// The best rate of a long training divided by that of a short one (measured: docs/training.md). Adam tolerates a lower
+/// rate in its first steps, before its second moments have settled; Muon's steps have the same size from the first.
 fn long_over_short(optimizer: Method) -> f64 {
     if optimizer == Method::Muon { 0.6 } else { 1.6 }
 }
@@ -32,8 +32,8 @@ pub struct LrSearch {
     pub suggested: Option<f64>,
 }
 
-/// Tries rates around the recipe's. `start` makes a trainer with the weights from which training begins. After every step, `goes_on` gets
-/// the rate, the step's number and its loss (if it has one), and says whether to continue.
+/// Tries rates around the recipe's. `start` makes a trainer with the weights from which training begins. After every
+/// step, `goes_on` gets the rate, the step's number and its loss (if it has one), and says whether to continue.
 ///
 /// # Errors
 /// Those of a trainer, except for a loss that is not finite.
@@ -57,7 +57,8 @@ pub fn find<E: From<TrainError>>(
     Ok(LrSearch { tried, suggested })
 }
 
-/// The loss at the end of a short training at this rate: infinite if none of its last steps has one, none if it was stopped.
+/// The loss at the end of a short training at this rate: infinite if none of its last steps has one, none if it was
+/// stopped.
 fn train(
     mut trainer: Trainer,
     batches: &Batches,

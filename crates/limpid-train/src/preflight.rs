@@ -1,5 +1,5 @@
-//! The check before the first step. On two sequences of the real data, with the real weights and backend, it finds out whether
-//! training can work at all. It undoes what it writes.
+//! The check before the first step. On two sequences of the real data, with the real weights and backend, it finds out
+//! whether training can work at all. It undoes what it writes.
 
 use crate::batches::{Batches, count_targets};
 use crate::error::{PreflightError, TrainError};
@@ -20,9 +20,9 @@ pub struct PreflightReport {
     pub uniform: f64,
 }
 
-/// The largest standard deviation of a row's logits that is accepted before the first update. If the logits are normal with standard
-/// deviation s, the loss is s^2 / 2 above ln V. Training still recovers from a loss that is up to 1 + ln V / 10 above it, which He's
-/// weights at nano's width need.
+/// The largest standard deviation of a row's logits that is accepted before the first update. If the logits are normal
+/// with standard deviation s, the loss is s^2 / 2 above ln V. Training still recovers from a loss that is up to 1 + ln
+/// V / 10 above it, which He's weights at nano's width need.
 fn largest_spread(uniform: f64) -> f64 {
     (2.0 * (1.0 + 0.1 * uniform)).sqrt()
 }
@@ -36,8 +36,8 @@ struct Slope {
     along: f64,
 }
 
-/// Checks that there is something to predict, that the gradient reaches every trained parameter and is finite, that each of them is
-/// updated, that gradient accumulation adds up, and that the initial weights are not too large.
+/// Checks that there is something to predict, that the gradient reaches every trained parameter and is finite, that
+/// each of them is updated, that gradient accumulation adds up, and that the initial weights are not too large.
 ///
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
@@ -76,8 +76,8 @@ fn two_sequences(trainer: &Trainer, batches: &Batches) -> Result<Batch, Prefligh
     Ok(batch)
 }
 
-/// Puts small values in place of parameters that are zero, until the trainer settles. A factor that is zero, such as LoRA's B, stops the
-/// gradient of what it multiplies.
+/// Puts small values in place of parameters that are zero, until the trainer settles. A factor that is zero, such as
+/// LoRA's B, stops the gradient of what it multiplies.
 fn fill_zeros(trainer: &mut Trainer) -> backend::Result<()> {
     let mut zero = vec![];
     for param in trainer.trained() {
@@ -111,10 +111,10 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
 /// Targets that are drawn for each row, to see how its logits vary.
 const DRAWS: u64 = 4;
 
-/// The standard deviation of the logits in a row, without the logit of the row's own token. With a tied head that logit is large: the
-/// residual stream carries the token's embedding and is multiplied by the same embedding (10 nats and more after a norm at GPT-2's
-/// width). It is soon unlearned and is no sign of large weights. The losses of two targets in a row differ by as much as their logits, so
-/// a few targets drawn for each row are enough.
+/// The standard deviation of the logits in a row, without the logit of the row's own token. With a tied head that logit
+/// is large: the residual stream carries the token's embedding and is multiplied by the same embedding (10 nats and
+/// more after a norm at GPT-2's width). It is soon unlearned and is no sign of large weights. The losses of two targets
+/// in a row differ by as much as their logits, so a few targets drawn for each row are enough.
 fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses");

@@ -1,9 +1,9 @@
-//! Processes that train one model together. [`Ranks`] carries bytes between them. `team` decides what is sent and in which order it is
-//! added up; `shards` decides which process updates which parameters.
+//! Processes that train one model together. [`Ranks`] carries bytes between them. `team` decides what is sent and in
+//! which order it is added up; `shards` decides which process updates which parameters.
 //!
-//! A step has M micro-batches, and process r of n runs those from r M/n to (r+1) M/n. Sums over micro-batches are added in a binary
-//! tree, and n and M are powers of two. So each process has one whole branch of the tree, and 1, 2, 4 or 8 processes come to the same
-//! bits.
+//! A step has M micro-batches, and process r of n runs those from r M/n to (r+1) M/n. Sums over micro-batches are added
+//! in a binary tree, and n and M are powers of two. So each process has one whole branch of the tree, and 1, 2, 4 or 8
+//! processes come to the same bits.
 
 pub mod cost;
 pub(crate) mod courier;
@@ -28,7 +28,8 @@ pub trait Ranks: Send {
     fn here(&self) -> usize {
         1
     }
-    /// Sends block i of `send` to process i, and receives block i of `receive` from process i. All blocks have the same length.
+    /// Sends block i of `send` to process i, and receives block i of `receive` from process i. All blocks have the same
+    /// length.
     ///
     /// # Errors
     /// [`RanksError::Lost`], as in all methods.
@@ -107,7 +108,8 @@ pub fn hear_all(ranks: &mut dyn Ranks, own: &str) -> Result<Vec<String>> {
     Ok(lengths.iter().enumerate().map(text).collect())
 }
 
-/// Checks what all processes must have in common before anything else is exchanged: the program, and whether there is a run to resume.
+/// Checks what all processes must have in common before anything else is exchanged: the program, and whether there is a
+/// run to resume.
 ///
 /// # Errors
 /// As [`check`].

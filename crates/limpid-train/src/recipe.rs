@@ -1,6 +1,6 @@
-//! The settings of a training, as plain data. A [`Recipe`] decides the numbers, and a run keeps it to its end; [`RunOptions`] say how
-//! the run is carried out, and may change when it is resumed. Every field of both is a flag of `train` and a key of its
-//! configuration file.
+//! The settings of a training, as plain data. A [`Recipe`] decides the numbers, and a run keeps it to its end;
+//! [`RunOptions`] say how the run is carried out, and may change when it is resumed. Every field of both is a flag of
+//! `train` and a key of its configuration file.
 
 use crate::batches::{Batches, Documents, Objective, WindowOrder, WindowShape};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
@@ -25,7 +25,8 @@ axis! {
         Linear = "linear",
         /// No change.
         Constant = "constant",
-        /// Warm-up, stable, decay: constant, then a straight line to the minimum over the last `decay_fraction` of the steps.
+        /// Warm-up, stable, decay: constant, then a straight line to the minimum over the last `decay_fraction` of the
+        /// steps.
         Wsd = "wsd",
     }
 }
@@ -51,7 +52,8 @@ axis! {
 }
 
 settings! {
-    /// What decides the numbers of a training. By default nanoGPT's recipe for characters on a CPU: the preset `nanogpt-cpu`'s.
+    /// What decides the numbers of a training. By default nanoGPT's recipe for characters on a CPU: the preset
+    /// `nanogpt-cpu`'s.
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct Recipe {
         /// Updates; if none are given, a small text decides (docs/training.md).
@@ -102,18 +104,21 @@ settings! {
         label_smoothing: f64 = 0.0, Setting::of("X").below_one().also(&["label-smoothing-factor"]);
         /// Weight of the squared log-sum-exp of the logits, which keeps them from drifting.
         z_loss: f64 = 0.0, Setting::of("X").number(|x| (0.0..=1.0).contains(&x), "from 0 to 1; 0.0001 is usual");
-        /// Decay rate of an exponential moving average of the weights, which is then evaluated and kept (usually 0.999); 0 for none.
+        /// Decay rate of an exponential moving average of the weights, which is then evaluated and kept (usually
+        /// 0.999); 0 for none.
         ema: f64 = 0.0, Setting::of("X").below_one().also(&["ema-decay"]);
         /// Initialisation of the weights.
         init: Init = Init::Gpt2, Setting::of("KIND");
-        /// Standard deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model), GPT-2's 0.02 scaled to the width.
+        /// Standard deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model), GPT-2's 0.02 scaled to the
+        /// width.
         init_std: f64 = 0.0, Setting::of("X").also(&["initializer-range"])
             .not_below_zero("0 for a value that suits the width, or above 0");
         /// Decides initial weights, batches and dropout.
         seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
         /// Share of the text kept for validation.
         val_fraction: f64 = 0.1, Setting::of("X").below_one();
-        /// Order of the text's windows: random, sequential (whole batches from the beginning, as in llm.c), or shuffled.
+        /// Order of the text's windows: random, sequential (whole batches from the beginning, as in llm.c), or
+        /// shuffled.
         windows: WindowOrder = WindowOrder::Random, Setting::of("ORDER");
         /// Fill windows with whole documents instead of cutting the token stream anywhere.
         whole_documents: bool = false, Setting::of("BOOL").default_text("true for conversations, else false");
@@ -145,11 +150,11 @@ settings! {
         #[serde(alias = "spike")]
         spike_sigma: f64 = 8.0, Setting::of("X").also(&["spike"])
             .not_below_zero("0 to look for none, or standard deviations above the recent losses");
-        /// What to do when the loss spikes or is not finite: report it and continue if possible, stop, or roll back to the last saved
-        /// state and skip the data that led there.
+        /// What to do when the loss spikes or is not finite: report it and continue if possible, stop, or roll back to
+        /// the last saved state and skip the data that led there.
         divergence: Divergence = Divergence::Note, Setting::of("KIND").also(&["on-divergence"]);
-        /// Record in timelapse.lpt what the model does inside while it learns: up to 200 frames, as many as take 1 % of the time, for
-        /// `limpid timelapse` and the page (docs/inside.md).
+        /// Record in timelapse.lpt what the model does inside while it learns: up to 200 frames, as many as take 1 % of
+        /// the time, for `limpid timelapse` and the page (docs/inside.md).
         probe: bool = false, Setting::of("BOOL").common();
         /// Steps between the frames of --probe after the first ones; 0 for as many frames as fit in 1 % of the time.
         probe_every: u64 = 0, Setting::of("N").count();
@@ -214,8 +219,8 @@ impl RunSettings {
         RunSettings { recipe: Recipe { steps: 41, windows: WindowOrder::Shuffled, ..recipe }, options }
     }
 
-    /// The settings to fine-tune a trained model: few steps, and a learning rate that falls with its width and is ten times higher for
-    /// an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
+    /// The settings to fine-tune a trained model: few steps, and a learning rate that falls with its width and is ten
+    /// times higher for an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
     pub fn fine_tuning(config: &Config, adapter: bool) -> RunSettings {
         let rate = 5e-5 * 768.0 / config.d_model as f64 * if adapter { 10.0 } else { 1.0 };
         let recipe = Recipe {
@@ -289,20 +294,22 @@ impl Recipe {
         Terms { smoothing: self.label_smoothing as f32, z_loss: self.z_loss as f32 }
     }
 
-    /// The decay rate of the moving average in the step after `step` steps. It is smaller at first, so that the initial weights are
-    /// soon forgotten.
+    /// The decay rate of the moving average in the step after `step` steps. It is smaller at first, so that the initial
+    /// weights are soon forgotten.
     pub fn averaging(&self, step: u64) -> f64 {
         if step == 0 { 0.0 } else { self.ema.min((1 + step) as f64 / (10 + step) as f64) }
     }
 
-    /// Bytes that training takes besides the model's own ([`Model::memory`]): the optimizer's moments, the average of the weights,
-    /// scratch memory for the largest of muon's matrices, and gradients of micro-batches that wait to be added up.
+    /// Bytes that training takes besides the model's own ([`Model::memory`]): the optimizer's moments, the average of
+    /// the weights, scratch memory for the largest of muon's matrices, and gradients of micro-batches that wait to be
+    /// added up.
     pub fn memory(&self, model: &Model) -> Vec<(MemoryPart, usize)> {
         let average = if self.ema > 0.0 { model.bytes(MemorySpace::Average) } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = muon::waves(&groups).map(muon::elements).max();
         let size = model.program.size(MemorySpace::Moment1);
-        // a parameter with one moment does not touch the memory of the second; the system gives memory in pages of at most 2 MiB
+        // a parameter with one moment does not touch the memory of the second; the system gives memory in pages of at
+        // most 2 MiB
         let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());
         let mut pages: Vec<_> = two.map(|g| g.range.start / PAGE..g.range.end.div_ceil(PAGE)).collect();
         pages.sort_by_key(|pages| pages.start);
@@ -320,7 +327,8 @@ impl Recipe {
         ]
     }
 
-    /// Bytes of address space that are reserved for training and never touched: second moments and an average that are not used.
+    /// Bytes of address space that are reserved for training and never touched: second moments and an average that are
+    /// not used.
     pub fn untouched(&self, model: &Model) -> usize {
         let reserved =
             [MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average].map(|space| model.bytes(space));

@@ -1,24 +1,24 @@
 //! A run: training to the last step, in a folder that is a model directory.
 //!
 //!   config.json, tokenizer.json     what the model is
-//!   model.safetensors               the best weights by validation loss so far, or the last ones if there is no validation text
+//!   model.safetensors               the best weights by validation loss so far, or the last ones if there is no
+//!   validation text
 //!                                   (for an adapter: adapter_model.safetensors)
 //!   state/last.safetensors          the last weights, moments and step: all that resuming needs
-//!   state/back.safetensors          the state that a rollback returns to, if the last state is of a stop between two saves
-//!   state/step-00000250.safetensors earlier states, if any are to be kept
-//!   state/lock                      locked by the process that trains here
-//!   timelapse.lpt                   what an observer saw of the model, if one looks (`observe`)
-//!   metrics.jsonl, summary.json     what happened (`log` derives metrics.csv and TensorBoard's events from it)
-//!   divergence/step-00000812.txt    batches that made the loss spike, as text
+//!   state/back.safetensors          the state that a rollback returns to, if the last state is of a stop between two
+//!   saves state/step-00000250.safetensors earlier states, if any are to be kept state/lock                      locked
+//!   by the process that trains here timelapse.lpt                   what an observer saw of the model, if one looks
+//!   (`observe`) metrics.jsonl, summary.json     what happened (`log` derives metrics.csv and TensorBoard's events from
+//!   it) divergence/step-00000812.txt    batches that made the loss spike, as text
 //!
-//! Nothing is written before the check of the first step (`preflight`) has passed. Every file is replaced whole. The state holds
-//! checksums of the other files and is written after them. So a run that is killed or stopped at any moment resumes from its last
-//! state and writes the same bytes again. If a file cannot be written, training continues: the error is reported and the next save tries
-//! again; [`Summary::missing`] lists what was never written.
+//! Nothing is written before the check of the first step (`preflight`) has passed. Every file is replaced whole. The
+//! state holds checksums of the other files and is written after them. So a run that is killed or stopped at any moment
+//! resumes from its last state and writes the same bytes again. If a file cannot be written, training continues: the
+//! error is reported and the next save tries again; [`Summary::missing`] lists what was never written.
 //!
-//! This file has the loop over steps. `state` describes what is saved, `files` writes the folder, `resume` goes on from a saved state,
-//! `observe` lets somebody look between steps;
-//! [`folder`](crate::folder) decides whether a folder may be used.
+//! This file has the loop over steps. `state` describes what is saved, `files` writes the folder, `resume` goes on from
+//! a saved state, `observe` lets somebody look between steps; [`folder`](crate::folder) decides whether a folder may be
+//! used.
 
 mod files;
 mod observe;
@@ -57,10 +57,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 pub enum TrainEvent {
     /// A step was done; with the seconds since the run began or was resumed.
     Step(StepReport, f64),
-    /// What adding up gradients and spreading parameters took of a step, if several processes train. It comes before the event of the
-    /// step.
+    /// What adding up gradients and spreading parameters took of a step, if several processes train. It comes before
+    /// the event of the step.
     AllReduce(u64, AllReduce),
-    /// What a step's update did to each layer, every [`RunOptions::layer_stats_every`] steps. It comes before the event of the step.
+    /// What a step's update did to each layer, every [`RunOptions::layer_stats_every`] steps. It comes before the event
+    /// of the step.
     Layers(u64, Vec<LayerUpdate>),
     /// Progress of an evaluation on validation text: tokens done, and all tokens.
     Evaluating(usize, usize),
@@ -119,7 +120,8 @@ pub struct Summary {
     pub losses: Option<usize>,
     /// Loss on all validation text, of the weights in model.safetensors.
     pub val_loss: Option<f64>,
-    /// The same in bits per byte of the text, if the tokens stand for known bytes. It compares runs with different tokenizers.
+    /// The same in bits per byte of the text, if the tokens stand for known bytes. It compares runs with different
+    /// tokenizers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
     /// The step of those weights.
@@ -177,7 +179,8 @@ pub struct Run<'a> {
     pub carried: Carried,
     /// Whether to save also before the first step, for whoever opens the model while it trains.
     pub saves_first: bool,
-    /// Whether to use a folder that holds something else, and to remove the files that would be read instead of this run's model.
+    /// Whether to use a folder that holds something else, and to remove the files that would be read instead of this
+    /// run's model.
     pub force: bool,
     /// Who looks at it between its steps.
     pub observer: Option<Box<dyn Observer>>,
@@ -346,7 +349,8 @@ impl<'a> Run<'a> {
         Ok((batches, Some(windows)))
     }
 
-    /// Does what an earlier process, or an error, left undone after the last step. Says whether training has ended already.
+    /// Does what an earlier process, or an error, left undone after the last step. Says whether training has ended
+    /// already.
     fn take_up(&mut self, windows: &Option<Windows>, tell: Tell) -> Result<Option<End>> {
         // a step whose report could not be taken is done; the evaluation and the save after it are not
         let was = self.trainer.steps_done;
@@ -408,7 +412,8 @@ impl<'a> Run<'a> {
         tell(TrainEvent::Layers(step.step, layers)) == Control::Stop
     }
 
-    /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to do.
+    /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to
+    /// do.
     fn after_step(&mut self, windows: &Option<Windows>, mut stop: bool, tell: Tell) -> Result<Option<End>> {
         let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.steps_done);
         self.observe(tell)?;
@@ -484,7 +489,8 @@ impl<'a> Run<'a> {
         self.trainer.trained().map(|param| Change::new(param.region.range())).collect()
     }
 
-    /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation, a save or a look comes first.
+    /// [`Trainer::step_ahead`], with the limit of a spike. The next step is not begun if an evaluation, a save or a
+    /// look comes first.
     fn step_ahead(&mut self, batches: &Batches, evaluates: bool, rate: f64) -> Result<Option<StepReport>> {
         let sigma = self.options.spike_sigma;
         let spikes = (sigma > 0.0).then(|| limit(&self.state.recent, sigma, self.trainer.targets(batches)));
@@ -503,8 +509,8 @@ impl<'a> Run<'a> {
         (self.options.spike_sigma > 0.0 && deviations > self.options.spike_sigma).then_some((loss, usual, deviations))
     }
 
-    /// Reports a spike and does what the settings say. Returns whether the step is done all the same; if not, training was rolled back.
-    /// The gradient is discarded.
+    /// Reports a spike and does what the settings say. Returns whether the step is done all the same; if not, training
+    /// was rolled back. The gradient is discarded.
     fn accept_spike(&mut self, batches: &Batches, (loss, usual, deviations): Spike, tell: Tell) -> Result<bool> {
         let step = self.trainer.steps_done + 1;
         let error = TrainError::Spike { step, loss, usual, deviations };
@@ -527,7 +533,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reports the batch of a step that was not finite, and rolls back if the settings say so. Other errors are returned.
+    /// Reports the batch of a step that was not finite, and rolls back if the settings say so. Other errors are
+    /// returned.
     fn after_failure(&mut self, batches: &Batches, error: TrainError, tell: Tell) -> Result<Option<StepReport>> {
         if !matches!(error, TrainError::NotFinite { .. }) {
             return Err(error);
@@ -539,7 +546,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What the last update did to each layer: norms of gradients and weights, and the size of the update relative to the weights.
+    /// What the last update did to each layer: norms of gradients and weights, and the size of the update relative to
+    /// the weights.
     fn layers(&self) -> Vec<LayerUpdate> {
         let mut layers = self.trainer.by_layer(&self.changes);
         let order = self.trainer.model.layers();
@@ -552,8 +560,9 @@ impl<'a> Run<'a> {
         layers.into_iter().map(norms).collect()
     }
 
-    /// Evaluates on part of the validation text, and keeps the weights if they are the best. If that part has no token to predict, there
-    /// is no loss, and the weights are not judged. Returns whether to stop; none if the evaluation itself was stopped.
+    /// Evaluates on part of the validation text, and keeps the weights if they are the best. If that part has no token
+    /// to predict, there is no loss, and the weights are not judged. Returns whether to stop; none if the evaluation
+    /// itself was stopped.
     fn validate(&mut self, windows: &Windows, tell: Tell) -> Result<Option<bool>> {
         let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))??;
         let Some(score) = score else { return Ok(None) };

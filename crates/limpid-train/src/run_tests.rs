@@ -1,5 +1,5 @@
-//! A run under faults: every file operation fails in turn, every moment is a stop, every file has a flipped bit. What comes out
-//! is, to the byte, the run that nothing happened to, or it was told.
+//! A run under faults: every file operation fails in turn, every moment is a stop, every file has a flipped bit. What
+//! comes out is, to the byte, the run that nothing happened to, or it was told.
 
 use crate::ranks::threads::{ThreadRank, threads};
 use crate::{
@@ -231,8 +231,9 @@ fn whatever_cannot_be_written_is_told_and_loses_nothing() {
     }
 }
 
-/// A run goes back to an earlier state, and each operation of that fails, or is the last before the process is killed, or finds that
-/// somebody has removed what it is about. What is then taken up is the run as it was, or the one that went back undisturbed.
+/// A run goes back to an earlier state, and each operation of that fails, or is the last before the process is killed,
+/// or finds that somebody has removed what it is about. What is then taken up is the run as it was, or the one that
+/// went back undisturbed.
 #[test]
 #[ignore = "gate"]
 fn a_run_goes_back_in_one_step() {
@@ -427,7 +428,8 @@ fn what_would_change_the_results_is_refused() {
     fs::remove_dir_all(path).unwrap();
 }
 
-/// Gradients of micro-batches once added up one after the other: whoever goes on with such a run would come to other bits.
+/// Gradients of micro-batches once added up one after the other: whoever goes on with such a run would come to other
+/// bits.
 #[test]
 fn a_state_whose_micro_batches_added_up_otherwise_is_refused() {
     for accumulate in [1, 2] {
@@ -590,8 +592,8 @@ fn a_run_that_never_began_leaves_nothing() {
     assert!(!path.exists());
 }
 
-/// What a report says of gradients is of all processes, whoever updates what; and it is written before any of them hears why it
-/// must end.
+/// What a report says of gradients is of all processes, whoever updates what; and it is written before any of them
+/// hears why it must end.
 #[test]
 fn processes_report_what_one_does_before_they_end() {
     let astray = Case::astray();
@@ -626,7 +628,8 @@ fn processes_report_what_one_does_before_they_end() {
     }
 }
 
-/// A process that sees another run in that place is told from the first word: nothing is exchanged whose size is not its own.
+/// A process that sees another run in that place is told from the first word: nothing is exchanged whose size is not
+/// its own.
 #[test]
 fn processes_that_see_different_runs_do_not_go_on() {
     let here = folder("two-runs");

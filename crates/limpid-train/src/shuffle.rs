@@ -1,5 +1,6 @@
-//! The order in which llm.c's DataLoader shuffles the batches of its text: a permutation for each epoch, drawn from one Mersenne
-//! Twister (Matsumoto and Nishimura 1998) with a fixed seed, so that a run here takes the batches that a run there takes.
+//! The order in which llm.c's DataLoader shuffles the batches of its text: a permutation for each epoch, drawn from one
+//! Mersenne Twister (Matsumoto and Nishimura 1998) with a fixed seed, so that a run here takes the batches that a run
+//! there takes.
 
 /// Words of the generator's state.
 const WORDS: usize = 624;

@@ -1,16 +1,18 @@
 //! One step of training: [`Trainer::step`].
 //!
-//! A step fills a batch and runs it forward and backward, for every micro-batch, and then updates the weights once. Each row's loss is
-//! weighted by the number of rows of the whole step, so 8 x 1, 2 x 4 and 1 x 8 sequences are the same step, up to rounding. A step
-//! without any target (no answer of its conversations lies in its windows) has no loss and no gradient: it is counted, and changes no
-//! weight and no moment. The state of training is the number of steps done and the backend's memories; all randomness is a function of
-//! (seed, step).
+//! A step fills a batch and runs it forward and backward, for every micro-batch, and then updates the weights once.
+//! Each row's loss is weighted by the number of rows of the whole step, so 8 x 1, 2 x 4 and 1 x 8 sequences are the
+//! same step, up to rounding. A step without any target (no answer of its conversations lies in its windows) has no
+//! loss and no gradient: it is counted, and changes no weight and no moment. The state of training is the number of
+//! steps done and the backend's memories; all randomness is a function of (seed, step).
 //!
-//! Gradients and losses of micro-batches are added up in a binary tree, neighbours first: ((0 + 1) + (2 + 3)). If their number is not a
-//! power of two, the left branch has the greatest power of two below it, and the rest is a tree of the same kind: ((0 + 1) + (2 + 3)) +
-//! ((4 + 5) + 6). Several processes, each with one branch of the tree, come to the same bits (`ranks`).
+//! Gradients and losses of micro-batches are added up in a binary tree, neighbours first: ((0 + 1) + (2 + 3)). If their
+//! number is not a power of two, the left branch has the greatest power of two below it, and the rest is a tree of the
+//! same kind: ((0 + 1) + (2 + 3)) + ((4 + 5) + 6). Several processes, each with one branch of the tree, come to the
+//! same bits (`ranks`).
 //!
-//! `settle` finishes what an error interrupted, `state` saves and restores, `losses` collects the micro-batches' losses.
+//! `settle` finishes what an error interrupted, `state` saves and restores, `losses` collects the micro-batches'
+//! losses.
 
 mod losses;
 mod settle;
@@ -34,8 +36,8 @@ use losses::{MicroLosses, sums_to_add};
 use settle::Unfinished;
 use std::ops::Range;
 
-/// The limit that a device applies to the loss is lower by this share than the limit of a spike: a device adds up in f32. A loss that is
-/// held back without need is only examined more slowly.
+/// The limit that a device applies to the loss is lower by this share than the limit of a spike: a device adds up in
+/// f32. A loss that is held back without need is only examined more slowly.
 const HOLD_EARLY: f64 = 1e-5;
 
 /// Values of some parameters, and where they lie.
@@ -176,12 +178,14 @@ impl Trainer {
         }
     }
 
-    /// The same trainer, in one of several processes that train one model together. Every process needs the same model, recipe and
-    /// data, and makes the same calls. The processes share out the micro-batches of each step ([`Recipe::accumulate`]) and the
-    /// optimizer's memory; weights and losses have the bits that one process would compute.
+    /// The same trainer, in one of several processes that train one model together. Every process needs the same model,
+    /// recipe and data, and makes the same calls. The processes share out the micro-batches of each step
+    /// ([`Recipe::accumulate`]) and the optimizer's memory; weights and losses have the bits that one process would
+    /// compute.
     ///
     /// # Errors
-    /// If the number of processes or of micro-batches is not a power of two, or there are fewer micro-batches than processes.
+    /// If the number of processes or of micro-batches is not a power of two, or there are fewer micro-batches than
+    /// processes.
     pub fn among(mut self, ranks: Box<dyn Ranks>) -> Result<Trainer> {
         let processes = ranks.size();
         check_micros(processes, self.recipe.accumulate as u64, self.recipe.batch_size)?;
@@ -253,19 +257,20 @@ impl Trainer {
     /// Does one step: the gradient of every micro-batch, then an update.
     ///
     /// # Errors
-    /// If a loss or the gradient is not finite; the weights are then unchanged, and the error names the tensor. If the backend fails;
-    /// unless the device is lost, training can continue from the step that [`Trainer::steps_done`] says.
+    /// If a loss or the gradient is not finite; the weights are then unchanged, and the error names the tensor. If the
+    /// backend fails; unless the device is lost, training can continue from the step that [`Trainer::steps_done`] says.
     pub fn step(&mut self, batches: &Batches) -> Result<StepReport> {
         let gradient = self.gradient(batches)?;
         self.update(batches, gradient, self.recipe.rate(self.steps_done), &mut [])
     }
 
-    /// Runs forward and backward of this process's micro-batches of the next step. The other processes' gradients are added to theirs.
+    /// Runs forward and backward of this process's micro-batches of the next step. The other processes' gradients are
+    /// added to theirs.
     ///
     /// # Errors
-    /// If the loss is not finite; the gradient is then discarded, and the error names the first tensor that is not finite. If the backend
-    /// fails, or other processes are not reached; the next gradient then begins anew. If the model was not built to be trained, or a
-    /// file of the text has changed.
+    /// If the loss is not finite; the gradient is then discarded, and the error names the first tensor that is not
+    /// finite. If the backend fails, or other processes are not reached; the next gradient then begins anew. If the
+    /// model was not built to be trained, or a file of the text has changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient> {
         let own = self.team.micros(self.recipe.accumulate as u64);
         let Computing { count, micros, .. } = self.begin_gradient(batches, own, true)?;
@@ -280,7 +285,8 @@ impl Trainer {
         Ok(Gradient { loss: Some(loss), tokens: count.tokens, targets: count.targets })
     }
 
-    /// Runs forward and backward of some of the next step's micro-batches, a branch of their tree. The gradient waits in the backend.
+    /// Runs forward and backward of some of the next step's micro-batches, a branch of their tree. The gradient waits
+    /// in the backend.
     ///
     /// # Errors
     /// As [`Trainer::gradient`].
@@ -290,7 +296,8 @@ impl Trainer {
         Ok(Branch { loss, counted: count.targets, tokens: count.tokens })
     }
 
-    /// Begins the gradient of the next step, whose losses are to be fetched. The other processes' branches are added if it is `shared`.
+    /// Begins the gradient of the next step, whose losses are to be fetched. The other processes' branches are added if
+    /// it is `shared`.
     fn begin_gradient(&mut self, batches: &Batches, micros: Range<u64>, shared: bool) -> Result<Computing> {
         self.settle_own()?;
         if !matches!(self.gradients, Gradients::Blank) {
@@ -299,8 +306,8 @@ impl Trainer {
         self.compute(batches, self.steps_done, micros, shared)
     }
 
-    /// Begins forward and backward of micro-batches of the step after `step` steps, unless none of its rows has a target. The backend's
-    /// gradients are blank before.
+    /// Begins forward and backward of micro-batches of the step after `step` steps, unless none of its rows has a
+    /// target. The backend's gradients are blank before.
     fn compute(&mut self, batches: &Batches, step: u64, micros: Range<u64>, shared: bool) -> Result<Computing> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", remedy: "Mode::Train" })?;
         batches.check_files()?;
@@ -350,7 +357,8 @@ impl Trainer {
         self.backend.feed(&self.batch)
     }
 
-    /// Runs the forward pass of a micro-batch. Parameters that other processes updated are received on the way, each before it is read.
+    /// Runs the forward pass of a micro-batch. Parameters that other processes updated are received on the way, each
+    /// before it is read.
     fn forward(&mut self) -> Result<()> {
         let ops = self.model.body();
         let mut done = 0;
@@ -380,8 +388,8 @@ impl Trainer {
         self.team.carry(&mut *self.backend, self.team.blocks(), self.team.blocks())
     }
 
-    /// Adds the gradient of a micro-batch to those before it, as far as the tree has both of a pair (`gradients` is false if sending
-    /// did that), and sets the sum aside if another micro-batch follows.
+    /// Adds the gradient of a micro-batch to those before it, as far as the tree has both of a pair (`gradients` is
+    /// false if sending did that), and sets the sum aside if another micro-batch follows.
     fn add_up(&mut self, micro: u64, own: &Range<u64>, gradients: bool) -> backend::Result<()> {
         let last = micro + 1 == own.end;
         if gradients {
@@ -392,12 +400,13 @@ impl Trainer {
         if last { Ok(()) } else { self.backend.push_gradients() }
     }
 
-    /// Updates the weights, and their average if there is one, with the gradient that waits. Adds to `watch` what the update did to
-    /// those stretches of parameters.
+    /// Updates the weights, and their average if there is one, with the gradient that waits. Adds to `watch` what the
+    /// update did to those stretches of parameters.
     ///
     /// # Errors
-    /// If the gradient is not finite, or the backend cannot update; the weights are then unchanged. If the backend cannot report, or
-    /// cannot move the average; the step is then done all the same, and the rest of it is done before the next one.
+    /// If the gradient is not finite, or the backend cannot update; the weights are then unchanged. If the backend
+    /// cannot report, or cannot move the average; the step is then done all the same, and the rest of it is done before
+    /// the next one.
     pub fn update(
         &mut self,
         batches: &Batches,
@@ -410,8 +419,8 @@ impl Trainer {
         Ok(done)
     }
 
-    /// [`Trainer::update`] of the parameters that this process updates. Those of other processes are received in the next step, or when
-    /// the trainer settles.
+    /// [`Trainer::update`] of the parameters that this process updates. Those of other processes are received in the
+    /// next step, or when the trainer settles.
     pub(crate) fn update_own(
         &mut self,
         batches: &Batches,
@@ -440,9 +449,9 @@ impl Trainer {
         self.team.size() == 1 && self.backend.runs_ahead()
     }
 
-    /// A step for a backend that works while its caller continues. It gives the device the whole step and, if `continues`, the next
-    /// step's gradient, before it asks for any result; so the device is not idle while somebody looks at the results. If the loss is above
-    /// `most` or is NaN, nothing is changed, and the answer is none.
+    /// A step for a backend that works while its caller continues. It gives the device the whole step and, if
+    /// `continues`, the next step's gradient, before it asks for any result; so the device is not idle while somebody
+    /// looks at the results. If the loss is above `most` or is NaN, nothing is changed, and the answer is none.
     ///
     /// # Errors
     /// As [`Trainer::gradient`] and [`Trainer::update`].
@@ -501,14 +510,15 @@ impl Trainer {
         (losses, if earlier.is_finite() { limit } else { f64::NEG_INFINITY })
     }
 
-    /// Bytes that went to a device and came from it ([`Backend::transferred`]), without those of a step that is only begun.
+    /// Bytes that went to a device and came from it ([`Backend::transferred`]), without those of a step that is only
+    /// begun.
     pub(crate) fn moved(&self) -> DeviceBytes {
         let begun = if let Gradients::Ahead(begun) = &self.gradients { begun.moved } else { DeviceBytes::default() };
         self.backend.transferred() - begun
     }
 
-    /// Begins an update of what this process updates, which measures its pieces of what is watched. `limit` names losses and the sum
-    /// above which the update holds itself back.
+    /// Begins an update of what this process updates, which measures its pieces of what is watched. `limit` names
+    /// losses and the sum above which the update holds itself back.
     fn begin_update(&mut self, rate: f64, limit: Option<(Region, f64)>, pieces: &[(Change, usize)]) -> Result<()> {
         let norm = self.team.norm(&mut *self.backend)?;
         let rule = Rule { norm, most_loss: limit, ..self.recipe.rule(rate, self.steps_done + 1) };
@@ -566,7 +576,8 @@ impl Trainer {
         self.gradients = Gradients::Waiting;
     }
 
-    /// Runs the step that failed again and returns the error that names the first tensor that is not finite. Discards the gradient.
+    /// Runs the step that failed again and returns the error that names the first tensor that is not finite. Discards
+    /// the gradient.
     fn not_finite(&mut self, batches: &Batches) -> TrainError {
         self.mark_gradients();
         let own = self.first_not_finite(batches).and_then(|found| self.discard().map(|()| found));

@@ -1,7 +1,8 @@
-//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0 avx2 1979` (preset, threads, context,
-//! recompute level as in `Model::at_recompute_level`, instruction set, vocabulary). Prints the time of whole steps, as training runs them; then, for
-//! each kind of op and direction, milliseconds, GFLOP/s and the share of their sum. These ops run one at a time, so with several threads
-//! the gradients of a small model's weights, each a task of one thread, take longer there than side by side in a step.
+//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0 avx2 1979` (preset, threads,
+//! context, recompute level as in `Model::at_recompute_level`, instruction set, vocabulary). Prints the time of whole
+//! steps, as training runs them; then, for each kind of op and direction, milliseconds, GFLOP/s and the share of their
+//! sum. These ops run one at a time, so with several threads the gradients of a small model's weights, each a task of
+//! one thread, take longer there than side by side in a step.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;

@@ -1,4 +1,5 @@
-//! Writes a model for HuggingFace's transformers, llama.cpp and limpid itself: `cargo run --release --example convert -- runs/1 out`.
+//! Writes a model for HuggingFace's transformers, llama.cpp and limpid itself: `cargo run --release --example convert
+//! -- runs/1 out`.
 
 use limpid::checkpoint::Format;
 use limpid::{Error, Lm};

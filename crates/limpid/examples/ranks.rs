@@ -1,5 +1,6 @@
 //! Several processes train one model: `mpirun -n 2 target/release/examples/ranks`, built with
-//! `cargo build --release -p limpid --example ranks --features mpi`. The weights have the same bytes for any number of processes.
+//! `cargo build --release -p limpid --example ranks --features mpi`. The weights have the same bytes for any number of
+//! processes.
 
 use limpid::train::ranks::mpi::{MpiRanks, abort, leave};
 use limpid::train::{Control, Recipe, TrainError, TrainEvent};

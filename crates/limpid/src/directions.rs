@@ -1,5 +1,5 @@
-//! Directions of a model: what tells positive prompts from negative ones at a site, layer by layer, and files of them. Read `trace::directions`
-//! for how one is found; docs/interventions.md shows what to do with it.
+//! Directions of a model: what tells positive prompts from negative ones at a site, layer by layer, and files of them.
+//! Read `trace::directions` for how one is found; docs/interventions.md shows what to do with it.
 
 use crate::Lm;
 use crate::checkpoint::{ControlVector, NamedArray, write_arrays, write_text};
@@ -132,8 +132,8 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// If a site, layer, head, unit or position does not exist, a prompt cannot be run, there are too few pairs, the prompts do not differ, or
-    /// an activation is NaN or infinite.
+    /// If a site, layer, head, unit or position does not exist, a prompt cannot be run, there are too few pairs, the
+    /// prompts do not differ, or an activation is NaN or infinite.
     pub fn directions(&self, question: &DirectionQuestion) -> Result<Directions> {
         let held_out = question.held_out_pairs()?;
         let named = Model::new(self.config(), Mode::Inspect { batch: 1, context: 1 })?;
@@ -289,7 +289,8 @@ impl Directions {
         Ok(vector)
     }
 
-    /// Writes them by the end of the name: `.gguf` a control vector, `.safetensors` a tensor for each site, `.json` a list of steps.
+    /// Writes them by the end of the name: `.gguf` a control vector, `.safetensors` a tensor for each site, `.json` a
+    /// list of steps.
     ///
     /// # Errors
     /// If the name ends otherwise, they do not fit into such a file, or it cannot be written.

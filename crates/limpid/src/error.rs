@@ -64,7 +64,8 @@ pub enum Error {
     Backend(#[from] backend::BackendError),
     /// A receipt of an answer that no other machine need give.
     #[error(
-        "answers of the {0} have other last digits on other machines, so there is no receipt of them: run the model on the cpu"
+        "answers of the {0} have other last digits on other machines, so there is no receipt of them: run the model \
+         on the cpu"
     )]
     NoReceipt(Device),
     /// Numbers that came of a run and are none.
@@ -93,8 +94,8 @@ pub enum Error {
     InterventionGradients,
     /// Saving a model whose runs are changed.
     #[error(
-        "interventions change this model's runs, and no file of a model holds them: save the model without them, and keep the steps \
-         beside it"
+        "interventions change this model's runs, and no file of a model holds them: save the model without them, and \
+         keep the steps beside it"
     )]
     InterventionModel,
     /// A text that names no token.
@@ -146,8 +147,8 @@ pub enum Error {
     },
     /// Conversations for a model that looks both ways.
     #[error(
-        "the answers of conversations are predicted token by token, but this model predicts masked tokens: use one whose mask is \
-         causal"
+        "the answers of conversations are predicted token by token, but this model predicts masked tokens: use one \
+         whose mask is causal"
     )]
     NeedsCausal,
     /// An adapter without a folder to keep it, or whose model has no files that it could name, or is an adapter itself.

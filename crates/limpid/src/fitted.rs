@@ -1,13 +1,13 @@
-//! How long a run is if nobody says how many steps: as long as its text needs, and at most as long as its recipe. A small text is passed
-//! over again and again, and soon known by heart; its validation loss says when to stop, if enough tokens are kept for one.
-//! `Training::fitting_text` asks; docs/training.md says what was measured.
+//! How long a run is if nobody says how many steps: as long as its text needs, and at most as long as its recipe. A
+//! small text is passed over again and again, and soon known by heart; its validation loss says when to stop, if enough
+//! tokens are kept for one. `Training::fitting_text` asks; docs/training.md says what was measured.
 
 use crate::data::Tokens;
 use crate::error::Result;
 use crate::train::{Objective, Recipe, RunOptions};
 
-/// The least number of validation tokens whose loss tells one evaluation from the next: the mean of 500 losses, which differ by one or two
-/// nats, is known to 0.1.
+/// The least number of validation tokens whose loss tells one evaluation from the next: the mean of 500 losses, which
+/// differ by one or two nats, is known to 0.1.
 const LEAST_VALIDATED: usize = 500;
 /// The most passes over a text, validated or not.
 const PASSES: [f64; 2] = [40.0, 10.0];

@@ -1,6 +1,6 @@
-//! Interventions resolved against a model. [`Lm::intervene`] checks their steps, runs the prompts that values come from,
-//! and returns a model that applies them in every run. Read `trace::interventions` for what steps are, and for how a
-//! run is changed.
+//! Interventions resolved against a model. [`Lm::intervene`] checks their steps, runs the prompts that values come
+//! from, and returns a model that applies them in every run. Read `trace::interventions` for what steps are, and for
+//! how a run is changed.
 
 use crate::Lm;
 use crate::error::{Error, Result};
@@ -18,9 +18,10 @@ use std::sync::Arc;
 pub(crate) mod files;
 
 impl Lm {
-    /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which stay unchanged. On a model that
-    /// has interventions, the new ones are added. Prompts that values come from run without any. Files that steps name are read, and
-    /// [`Lm::interventions`] has their numbers in place of their names.
+    /// The same model with every run changed: generation, scores, traces and vectors. Both share the weights, which
+    /// stay unchanged. On a model that has interventions, the new ones are added. Prompts that values come from run
+    /// without any. Files that steps name are read, and [`Lm::interventions`] has their numbers in place of their
+    /// names.
     ///
     /// ```no_run
     /// # use limpid::{Interventions, Step};
@@ -31,14 +32,14 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run. Positions are checked when a
-    /// prompt runs.
+    /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run.
+    /// Positions are checked when a prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
         self.intervene_within(&files::read(interventions, self)?, &Arc::default())
     }
 
-    /// What interventions are on this model, for one request among others of an engine ([`EngineRequest::steps`]), with a budget for
-    /// the runs that values come from. No file is read.
+    /// What interventions are on this model, for one request among others of an engine ([`EngineRequest::steps`]), with
+    /// a budget for the runs that values come from. No file is read.
     ///
     /// # Errors
     /// As [`Lm::intervene_within`].

@@ -1,7 +1,7 @@
 //! limpid: a GPT that you can see through.
 //!
-//! [`Lm`] is a whole model, from files or from training. It generates and scores text, shows its tensors, and is saved for other
-//! programs.
+//! [`Lm`] is a whole model, from files or from training. It generates and scores text, shows its tensors, and is saved
+//! for other programs.
 //!
 //! ```
 //! use limpid::checkpoint::Format;
@@ -26,31 +26,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has five programs of a few lines: generate, train on a text of one's own, look inside, chat, fine-tune; and three for
-//! those who go on: convert, observer (a backend that watches another), ranks (several processes).
+//! `examples/` has five programs of a few lines: generate, train on a text of one's own, look inside, chat, fine-tune;
+//! and three for those who go on: convert, observer (a backend that watches another), ranks (several processes).
 //!
 //! # Features
 //!
-//! A call that needs a feature that is off returns an error that names it. On by default: `huggingface`, other programs' tokenizers that are
-//! not byte-level byte pairs; `tiktoken`, the tables of OpenAI's encodings (gpt2, cl100k_base, o200k_base); `parquet`, parquet files as
-//! text; `templates`, other programs' chat templates. Off: `gpu`, a backend on Vulkan, Metal and Direct3D 12; `mpi`, several processes (it
-//! needs mpicc and libclang to build).
+//! A call that needs a feature that is off returns an error that names it. On by default: `huggingface`, other
+//! programs' tokenizers that are not byte-level byte pairs; `tiktoken`, the tables of OpenAI's encodings (gpt2,
+//! cl100k_base, o200k_base); `parquet`, parquet files as text; `templates`, other programs' chat templates. Off: `gpu`,
+//! a backend on Vulkan, Metal and Direct3D 12; `mpi`, several processes (it needs mpicc and libclang to build).
 //!
 //! # A training, and for whom each of its types is
 //!
-//! A program that trains needs [`Training`] and what it gives, [`Trained`]. Whoever decides more sets [`train::Recipe`] (what changes
-//! the numbers) or [`train::RunOptions`] (how the run is carried out; [`train::RunSettings`] are both, as a preset has them). Who wants
-//! to know what a training will do, and take, before it begins asks for its [`TrainingPlan`]. A front end whose users write settings as
-//! text gives [`settings::SettingsLayer`]s to a [`TrainingJob`], which makes the `Training`. Underneath, [`train::Run`] keeps a folder and
-//! goes on from it, and [`train::Trainer`] takes single steps.
+//! A program that trains needs [`Training`] and what it gives, [`Trained`]. Whoever decides more sets [`train::Recipe`]
+//! (what changes the numbers) or [`train::RunOptions`] (how the run is carried out; [`train::RunSettings`] are both, as
+//! a preset has them). Who wants to know what a training will do, and take, before it begins asks for its
+//! [`TrainingPlan`]. A front end whose users write settings as text gives [`settings::SettingsLayer`]s to a
+//! [`TrainingJob`], which makes the `Training`. Underneath, [`train::Run`] keeps a folder and goes on from it, and
+//! [`train::Trainer`] takes single steps.
 //!
 //! # The parts
 //!
-//! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the order to read them:
-//! [`config`] says which transformer; [`ops`] is what happens, on the types of [`numeric`]; [`model`] builds the list; [`backend`] runs it;
-//! [`tokenizer`] and [`data`] bring text; [`train`] (with `train::evaluate`), [`generate`] and [`trace`] join a model with a backend; [`checkpoint`]
-//! keeps weights, [`names`] says what every tensor is called. The kernels are in `limpid-core`; reports of runs, walks and lessons are
-//! crates of their own.
+//! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the
+//! order to read them: [`config`] says which transformer; [`ops`] is what happens, on the types of [`numeric`];
+//! [`model`] builds the list; [`backend`] runs it; [`tokenizer`] and [`data`] bring text; [`train`] (with
+//! `train::evaluate`), [`generate`] and [`trace`] join a model with a backend; [`checkpoint`] keeps weights, [`names`]
+//! says what every tensor is called. The kernels are in `limpid-core`; reports of runs, walks and lessons are crates of
+//! their own.
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};

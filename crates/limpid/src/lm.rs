@@ -1,7 +1,8 @@
 //! A model as a whole, ready for use: its configuration, its tokenizer, its weights.
 //!
-//! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs another order
-//! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
+//! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs
+//! another order calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which
+//! makes an [`Lm`].
 
 use crate::backend::{Backend, SharedWeights};
 use crate::checkpoint::{self, Checkpoint, Format, SentenceRecipe};
@@ -36,8 +37,9 @@ const WINDOWS: usize = 16;
 
 /// A language model: a transformer with its weights and, mostly, a tokenizer.
 ///
-/// It is opened from files, or made by [`Training`](crate::Training). It may be shared between threads. Its weights are in memory once,
-/// from the first call that needs them on: all engines, traces and scores run on those; gradients alone have their own.
+/// It is opened from files, or made by [`Training`](crate::Training). It may be shared between threads. Its weights are
+/// in memory once, from the first call that needs them on: all engines, traces and scores run on those; gradients alone
+/// have their own.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -145,7 +147,8 @@ impl FromStr for Pooling {
     }
 }
 
-/// A vector divided by its length (L2), so that the dot product of two is the cosine between them. One of zeros stays as it is.
+/// A vector divided by its length (L2), so that the dot product of two is the cosine between them. One of zeros stays
+/// as it is.
 #[must_use]
 pub fn normalized(vector: Vec<f32>) -> Vec<f32> {
     let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
@@ -172,11 +175,12 @@ impl fmt::Debug for Lm {
 }
 
 impl Lm {
-    /// Opens a model: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, or an adapter whose model is where it says.
+    /// Opens a model: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, or an adapter whose model
+    /// is where it says.
     ///
-    /// The files are mapped into memory, not copied, so that large models open at once. No program may write into them while the model
-    /// exists: a change of a mapped file is undefined behaviour ([`Checkpoint::open`] says more). Replace files by renaming new
-    /// ones; where others may write into them, use [`Lm::open_copied`].
+    /// The files are mapped into memory, not copied, so that large models open at once. No program may write into them
+    /// while the model exists: a change of a mapped file is undefined behaviour ([`Checkpoint::open`] says more).
+    /// Replace files by renaming new ones; where others may write into them, use [`Lm::open_copied`].
     ///
     /// # Errors
     /// As [`Checkpoint::open`]; [`Checkpoint::open_as`] opens files without holding them against their checksums.
@@ -252,7 +256,8 @@ impl Lm {
         Ok(Lm { tokenizer, hashes, engine, ..self })
     }
 
-    /// [`Lm::intervene`], with what may be spent on runs that values come from, and for steps that others give: no file is read.
+    /// [`Lm::intervene`], with what may be spent on runs that values come from, and for steps that others give: no file
+    /// is read.
     ///
     /// # Errors
     /// As [`Lm::intervene`], [`TraceError::Spent`], and if a step names a file.
@@ -325,7 +330,8 @@ impl Lm {
         if let Weights::Files(files) = Arc::into_inner(self.weights)? { Some(*files) } else { None }
     }
 
-    /// What it predicts: the next token, or with a mask that looks both ways the masked ones, of texts with segments or without.
+    /// What it predicts: the next token, or with a mask that looks both ways the masked ones, of texts with segments or
+    /// without.
     ///
     /// # Errors
     /// If it predicts masked tokens and its tokenizer has no `[MASK]`.
@@ -333,7 +339,8 @@ impl Lm {
         objective(&self.config, self.tokenizer.as_ref(), (self.config.vocab_size, segments))
     }
 
-    /// What receipts say of it: checksums of its configuration, its weights and its tokenizer. The first call reads all weights.
+    /// What receipts say of it: checksums of its configuration, its weights and its tokenizer. The first call reads all
+    /// weights.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -375,8 +382,8 @@ impl Lm {
         }
     }
 
-    /// Answers the last message of a conversation, where the model was trained on conversations. The answer is text without special
-    /// tokens ([`Options::skip_special_tokens`]): it may be a message of the next turn.
+    /// Answers the last message of a conversation, where the model was trained on conversations. The answer is text
+    /// without special tokens ([`Options::skip_special_tokens`]): it may be a message of the next turn.
     ///
     /// # Errors
     /// If it was not, or as [`Lm::chat_ids`] and [`Lm::generate`].
@@ -396,7 +403,8 @@ impl Lm {
         Ok((ids, options))
     }
 
-    /// How conversations with it are written, if its files say so. Another template for it is one of [`ChatTemplate::new`].
+    /// How conversations with it are written, if its files say so. Another template for it is one of
+    /// [`ChatTemplate::new`].
     ///
     /// # Errors
     /// As [`ChatTemplate::new`].
@@ -413,7 +421,8 @@ impl Lm {
         Ok(template.ids(messages, self.tokenizer()?)?)
     }
 
-    /// Texts for [`Options::stop`] that end an answer, beside the tokens that do so in any case ([`Options::stop_at_end_of_text`]).
+    /// Texts for [`Options::stop`] that end an answer, beside the tokens that do so in any case
+    /// ([`Options::stop_at_end_of_text`]).
     ///
     /// # Errors
     /// If the model has no tokenizer.
@@ -422,7 +431,8 @@ impl Lm {
         Ok(template.stops(self.tokenizer()?, &ends))
     }
 
-    /// Continues a prompt of ids, and tells every event: how each token was chosen ([`Options::trace`]), and when the context was full.
+    /// Continues a prompt of ids, and tells every event: how each token was chosen ([`Options::trace`]), and when the
+    /// context was full.
     ///
     /// # Errors
     /// As [`generate::generate`].
@@ -459,9 +469,9 @@ impl Lm {
         Ok(generate::fill(&backend.read(probs.for_batch(&batch))?, ids, tokenizer, mask)?)
     }
 
-    /// The distribution over the vocabulary (V) that the model gives for place `at`, from 0, of `tokens`: BERT(x, s, i) of "The
-    /// Formulated GPT-2", the token that stands there where `tokens` has `[MASK]`; of a causal model the token after it. `segments`
-    /// has a number for each token, or is empty.
+    /// The distribution over the vocabulary (V) that the model gives for place `at`, from 0, of `tokens`: BERT(x, s, i)
+    /// of "The Formulated GPT-2", the token that stands there where `tokens` has `[MASK]`; of a causal model the token
+    /// after it. `segments` has a number for each token, or is empty.
     ///
     /// ```no_run
     /// # let bert = limpid::Lm::open("bert")?;
@@ -489,8 +499,8 @@ impl Lm {
         Ok(all[at * v..][..v].to_vec())
     }
 
-    /// An engine for many requests on the model's weights, which all engines share: for a server. Its cache has the type that
-    /// [`Machine::cache`] says.
+    /// An engine for many requests on the model's weights, which all engines share: for a server. Its cache has the
+    /// type that [`Machine::cache`] says.
     ///
     /// # Errors
     /// If the model is not causal or has no head, or there is no room.
@@ -500,8 +510,8 @@ impl Lm {
         Ok(Engine::new(decoder, self.tokenizer.clone(), &limits).with_steps(self.steps.clone()))
     }
 
-    /// Rows of sequences, on the model's weights, which all decoders share and none can change: for callers that decide what comes next
-    /// without an [`Engine`].
+    /// Rows of sequences, on the model's weights, which all decoders share and none can change: for callers that decide
+    /// what comes next without an [`Engine`].
     ///
     /// # Errors
     /// If the model is not causal or has no head, or there is no room.
@@ -531,8 +541,8 @@ impl Lm {
         self.in_engine(|engine| Ok(generate::score(engine, &prompt, &ids)?))
     }
 
-    /// The loss on a text, in windows of the model's context that do not overlap. A bidirectional model predicts masked tokens, 15 in
-    /// 100.
+    /// The loss on a text, in windows of the model's context that do not overlap. A bidirectional model predicts masked
+    /// tokens, 15 in 100.
     ///
     /// ```no_run
     /// # use limpid::{Lm, data::source::TextSource};
@@ -569,8 +579,8 @@ impl Lm {
 
     // ---- looking inside
 
-    /// A text as one vector (C): the hidden states before the head, pooled. For causal and bidirectional models. [`normalized`] makes
-    /// it one of length 1.
+    /// A text as one vector (C): the hidden states before the head, pooled. For causal and bidirectional models.
+    /// [`normalized`] makes it one of length 1.
     ///
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context.
@@ -626,7 +636,8 @@ impl Lm {
         Ok(None)
     }
 
-    /// How sentence-transformers makes vectors with it, if its folder says so, and what is taken of the hidden states then.
+    /// How sentence-transformers makes vectors with it, if its folder says so, and what is taken of the hidden states
+    /// then.
     ///
     /// # Errors
     /// If its folder asks for modules or a pooling that limpid has not.
@@ -638,8 +649,8 @@ impl Lm {
         Ok(Some((recipe, pooling)))
     }
 
-    /// The ids that sentence-transformers makes of a text by that recipe, and how many the text has beyond the most, which
-    /// are left out.
+    /// The ids that sentence-transformers makes of a text by that recipe, and how many the text has beyond the most,
+    /// which are left out.
     ///
     /// # Errors
     /// As [`Lm::encode`].
@@ -657,8 +668,8 @@ impl Lm {
         Ok((ids, over))
     }
 
-    /// Runs a text; every tensor of the run can be had by its name (docs/names.md). It keeps little, and computes again what is asked for, the
-    /// same bits ([`Keep::Blocks`]).
+    /// Runs a text; every tensor of the run can be had by its name (docs/names.md). It keeps little, and computes again
+    /// what is asked for, the same bits ([`Keep::Blocks`]).
     ///
     /// ```no_run
     /// # let lm = limpid::Lm::open("runs/1")?;
@@ -674,8 +685,8 @@ impl Lm {
         self.trace_ids(&self.encode(text)?, Keep::default())
     }
 
-    /// [`Lm::trace`] of tokens, which keeps what it is told to. With [`Keep::Gradients`] it goes backward too: from the mean loss of the next
-    /// token, of a model that looks both ways from that of every token.
+    /// [`Lm::trace`] of tokens, which keeps what it is told to. With [`Keep::Gradients`] it goes backward too: from the
+    /// mean loss of the next token, of a model that looks both ways from that of every token.
     ///
     /// # Errors
     /// As [`Lm::trace`], and if interventions change a run that is to go backward.
@@ -759,7 +770,8 @@ impl Lm {
         Ok(model.params.iter().map(|param| (param.name.clone(), param.shape())).collect())
     }
 
-    /// The values of one parameter, with the names of its axes; also of a part of one that has a name of its own, `blocks.0.attn.W_K`.
+    /// The values of one parameter, with the names of its axes; also of a part of one that has a name of its own,
+    /// `blocks.0.attn.W_K`.
     ///
     /// # Errors
     /// If there is no such parameter, or as [`Lm::values`].
@@ -790,8 +802,8 @@ impl Lm {
         }
     }
 
-    /// Writes the model, with its tokenizer: a folder of limpid's or HuggingFace's, a GGUF, a file of llm.c's. Matrices are stored as
-    /// they were, or as f32 where the format has nothing like it. What was there is replaced in one step.
+    /// Writes the model, with its tokenizer: a folder of limpid's or HuggingFace's, a GGUF, a file of llm.c's. Matrices
+    /// are stored as they were, or as f32 where the format has nothing like it. What was there is replaced in one step.
     ///
     /// ```no_run
     /// # use limpid::{Lm, checkpoint::Format};
@@ -882,7 +894,8 @@ impl Lm {
         Ok((model, backend))
     }
 
-    /// What is made on the weights that all share. Those of a device that was lost are brought into memory once more: it may be back.
+    /// What is made on the weights that all share. Those of a device that was lost are brought into memory once more:
+    /// it may be back.
     fn on_weights<T>(&self, make: impl Fn(&SharedWeights) -> Result<T>) -> Result<T> {
         match make(&self.weights()?) {
             Err(error) if error.is_lost() => {

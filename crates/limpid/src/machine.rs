@@ -21,10 +21,11 @@ mod faster;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The device. Results of another than the processor are the processor's to rounding; a device that cannot run a model says so when
-    /// it is first used.
+    /// The device. Results of another than the processor are the processor's to rounding; a device that cannot run a
+    /// model says so when it is first used.
     pub device: Device,
-    /// Which GPU, where the device is one: its number in the list of adapters or a part of its name; empty for the best.
+    /// Which GPU, where the device is one: its number in the list of adapters or a part of its name; empty for the
+    /// best.
     pub gpu: String,
     /// Threads of the processor. Results are the same on any number.
     pub threads: usize,
@@ -32,7 +33,8 @@ pub struct Machine {
     pub level: Level,
     /// What matrix products multiply.
     pub precision: Precision,
-    /// The type of the KV cache's elements: f32, or bf16 for half the memory and other last digits ([`Machine::cache_element`]).
+    /// The type of the KV cache's elements: f32, or bf16 for half the memory and other last digits
+    /// ([`Machine::cache_element`]).
     pub cache: Element,
 }
 
@@ -105,8 +107,9 @@ impl Machine {
     /// A backend for `model` that has no weights of its own, but runs on those that another backend shares.
     ///
     /// # Errors
-    /// As [`Machine::start`]; if the weights are another model's or another device's, or if their form does not suit the model or this
-    /// machine: weights packed for decoding serve neither training nor another precision or instruction set.
+    /// As [`Machine::start`]; if the weights are another model's or another device's, or if their form does not suit
+    /// the model or this machine: weights packed for decoding serve neither training nor another precision or
+    /// instruction set.
     pub fn start_with(&self, model: &Model, weights: &SharedWeights) -> backend::Result<Box<dyn Backend>> {
         let how = self.options();
         match self.device {

@@ -1,5 +1,5 @@
-//! How much memory a model takes, and how much is left to this process, by every limit that the system tells: the machine's own; on
-//! Linux also those of the control groups it is in (containers, services), and `ulimit`'s.
+//! How much memory a model takes, and how much is left to this process, by every limit that the system tells: the
+//! machine's own; on Linux also those of the control groups it is in (containers, services), and `ulimit`'s.
 
 use crate::backend::{Cpu, DeviceMemory, TrainingMemory};
 use crate::checkpoint::Checkpoint;
@@ -77,7 +77,8 @@ impl Placement {
 /// Bytes that MPI takes in a process (measured: Open MPI 17 MB, MPICH 17 to 32).
 const MPI: u64 = 17_000_000;
 
-/// Bytes of address space left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
+/// Bytes of address space left for all that is not counted: text, tokens, buffers. Where those are refused a program
+/// ends at once.
 const SPARE: u64 = 32 << 20;
 
 /// How often a device has the four bytes in which memory is counted.
@@ -104,7 +105,8 @@ pub fn is_systems(machine: &Machine, model: &Model) -> bool {
     taken(machine, model, None).is_none_or(|own| own.of_system)
 }
 
-/// Bytes of each memory that a model takes on a device, to train by a recipe if there is one; of several processes, in each.
+/// Bytes of each memory that a model takes on a device, to train by a recipe if there is one; of several processes, in
+/// each.
 pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>) -> Vec<(MemoryPart, u64)> {
     let on: Placement = on.into();
     let (&Machine { device, threads, .. }, [wide, kept]) = (&on.machine, on.quantised);
@@ -133,8 +135,8 @@ pub fn needed(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>) 
     parts(model, recipe, on).iter().map(|(_, bytes)| bytes).sum()
 }
 
-/// The same for one of several processes that train together, as many as fit the recipe: it keeps moments and average of what it
-/// updates, sets fewer gradients aside, and has buffers for what goes to and fro.
+/// The same for one of several processes that train together, as many as fit the recipe: it keeps moments and average
+/// of what it updates, sets fewer gradients aside, and has buffers for what goes to and fro.
 pub fn parts_among(
     model: &Model,
     recipe: &Recipe,
@@ -153,8 +155,8 @@ pub fn parts_among(
     parts(model, Some(&own), on).into_iter().map(of_one).chain(beside).collect()
 }
 
-/// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not touched yet,
-/// buffers for evaluating and saving (measured: 2 to 8 MB).
+/// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not
+/// touched yet, buffers for evaluating and saving (measured: 2 to 8 MB).
 pub fn program() -> u64 {
     held("VmRSS:").unwrap_or(0) + (5 << 20)
 }
@@ -215,15 +217,15 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<Placement>)
     over(needed(model, recipe, &on), (own + reserved) as u64 + others, here)
 }
 
-/// Bytes of the system's memory that are taken for a device with memory of its own, where that is no part of the system's: those by
-/// way of which values go to and fro.
+/// Bytes of the system's memory that are taken for a device with memory of its own, where that is no part of the
+/// system's: those by way of which values go to and fro.
 fn of_system(own: &DeviceMemory, counts: impl Fn(MemoryPart) -> bool) -> u64 {
     let parts = own.parts.iter().filter(|(part, _)| own.of_system && counts(*part));
     (own.staging + parts.map(|(_, bytes)| bytes).sum::<usize>()) as u64
 }
 
-/// The limit that is under so many bytes that are touched, and so many that are only reserved, with what they need of it; of as many
-/// processes as are `here`, each has its share of what is left.
+/// The limit that is under so many bytes that are touched, and so many that are only reserved, with what they need of
+/// it; of as many processes as are `here`, each has its share of what is left.
 fn over(touched: u64, untouched: u64, here: usize) -> Option<(u64, Limit)> {
     let needs = |limit: &Limit| if limit.of_addresses { touched + untouched + SPARE } else { touched };
     let limits = limits().into_iter().map(|limit| limit.shared_by(here));
@@ -427,8 +429,8 @@ mod tests {
             ("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/box/inner\n0::/\n"),
             (
                 "/proc/self/mountinfo",
-                "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-                 35 31 0:32 /box /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n",
+                "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n35 31 0:32 /box /sys/fs/cgroup/memory rw \
+                 shared:1 - cgroup cgroup rw,memory\n",
             ),
             ("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "800000000\n"),
             ("/sys/fs/cgroup/memory/inner/memory.usage_in_bytes", "900000000\n"),
@@ -441,9 +443,9 @@ mod tests {
         let shell = system(&[
             (
                 "/proc/self/limits",
-                "Limit                     Soft Limit           Hard Limit           Units\n\
-                 Max data size             unlimited            unlimited            bytes\n\
-                 Max address space         614400000            unlimited            bytes\n",
+                "Limit                     Soft Limit           Hard Limit           Units\nMax data size             \
+                 unlimited            unlimited            bytes\nMax address space         614400000            \
+                 unlimited            bytes\n",
             ),
             ("/proc/self/status", "VmSize:\t  100000 kB\nVmData:\t  5 kB\n"),
         ]);

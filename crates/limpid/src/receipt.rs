@@ -1,9 +1,9 @@
 //! Receipts: what an answer was made from, and whether it is made again from the same.
 //!
-//! A [`Receipt`] has all that decides an answer: checksums of the model, the ids of the prompt and every option. Nothing else does:
-//! not the machine, its instruction set or threads, nor who else asked. So [`replay`] makes the same bytes, or names the first token
-//! that differs and what may have made it differ. The checksums (xxh3, 128 bits) find what changed by accident. They prove nothing:
-//! whoever wants to can make other weights with the same checksum.
+//! A [`Receipt`] has all that decides an answer: checksums of the model, the ids of the prompt and every option.
+//! Nothing else does: not the machine, its instruction set or threads, nor who else asked. So [`replay`] makes the same
+//! bytes, or names the first token that differs and what may have made it differ. The checksums (xxh3, 128 bits) find
+//! what changed by accident. They prove nothing: whoever wants to can make other weights with the same checksum.
 //!
 //! A receipt is JSON: [`Receipt`] for people who write programs, `limpid replay` for the rest.
 
@@ -175,13 +175,15 @@ pub enum Replay {
     Same,
     /// Something else.
     Differs {
-        /// The first token of the answer that differs, from 0. Where all are the same, how many there are: the text or the end differs.
+        /// The first token of the answer that differs, from 0. Where all are the same, how many there are: the text or
+        /// the end differs.
         at: usize,
         /// The receipt's token there, if its answer had one.
         theirs: Option<u32>,
         /// The one that was made now, if there was one.
         ours: Option<u32>,
-        /// What is not as it was, the likeliest cause first. If nothing is, the receipt was changed, or this is a fault of limpid.
+        /// What is not as it was, the likeliest cause first. If nothing is, the receipt was changed, or this is a fault
+        /// of limpid.
         why: Vec<ReceiptCause>,
     },
 }
@@ -242,8 +244,8 @@ impl Receipt {
     }
 }
 
-/// Makes the answer of a receipt again, with the receipt's interventions in place of the model's. One that was cancelled is made as far as it
-/// came.
+/// Makes the answer of a receipt again, with the receipt's interventions in place of the model's. One that was
+/// cancelled is made as far as it came.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -262,8 +264,8 @@ impl Receipt {
 /// ```
 ///
 /// # Errors
-/// If the model cannot continue the prompt ([`crate::generate::generate`]), or an intervention does not fit it: it is another one, see
-/// [`Receipt::causes`].
+/// If the model cannot continue the prompt ([`crate::generate::generate`]), or an intervention does not fit it: it is
+/// another one, see [`Receipt::causes`].
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
     let (theirs, mut options) = (&receipt.answer, receipt.request.options());
     let given = &receipt.request.interventions;
@@ -274,7 +276,8 @@ pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay> {
         other.map(|plain| given.iter().try_fold(plain, |lm, one| lm.intervene_within(one, &budget))).transpose()?;
     let lm = other.as_ref().unwrap_or(lm);
     if given.is_empty() {
-        // one token more than the receipt has is another answer, whatever would follow it; interventions may name any position to come
+        // one token more than the receipt has is another answer, whatever would follow it; interventions may name any
+        // position to come
         options.max_tokens = options.max_tokens.min(theirs.tokens.len() + 1);
     }
     let made = |options: &Options, most: usize| -> Result<ReceiptAnswer> {

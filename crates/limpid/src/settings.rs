@@ -1,9 +1,10 @@
 //! All that a training can be asked: the tables of its settings, and the places that give them.
 //!
-//! [`Config`], [`Recipe`] and [`RunOptions`] are tables of settings, and so are the four here: [`JobSettings`] (the text, the run and its
-//! folder), [`TextSettings`] (how it is read), [`TuningSettings`] (what learns) and [`MachineSettings`]. A file, the environment, flags and
-//! a call's arguments each name some of them: a [`SettingsLayer`] of texts. [`LayeredSettings`] puts layers on each other: the highest that
-//! names a setting decides it, and an error names the place. `resolve` makes a [`Training`](crate::Training) of them; read it next.
+//! [`Config`], [`Recipe`] and [`RunOptions`] are tables of settings, and so are the four here: [`JobSettings`] (the
+//! text, the run and its folder), [`TextSettings`] (how it is read), [`TuningSettings`] (what learns) and
+//! [`MachineSettings`]. A file, the environment, flags and a call's arguments each name some of them: a
+//! [`SettingsLayer`] of texts. [`LayeredSettings`] puts layers on each other: the highest that names a setting decides
+//! it, and an error names the place. `resolve` makes a [`Training`](crate::Training) of them; read it next.
 
 use crate::config::{Config, ConfigError, Fields, Setting, Settings, axis, setting_value, settings};
 use crate::data::TextFormat;
@@ -55,18 +56,20 @@ settings! {
     pub struct JobSettings {
         /// Start from a preset: nano, baby, gpt2, ... (all: limpid params --help)
         preset: Option<String> = None, Setting::of("NAME").common();
-        /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
-        /// conversations (JSON, parquet), - for standard input, builtin:stories (builtin:stories:20M for more), or a document's example:
-        /// builtin:s0, s0-three, s1, s3 (docs/data.md)
+        /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`,
+        /// llm.c's .bin, conversations (JSON, parquet), - for standard input, builtin:stories (builtin:stories:20M for
+        /// more), or a document's example: builtin:s0, s0-three, s1, s3 (docs/data.md)
         data: Option<String> = None,
             Setting::of("FILE|DIR").common().also(&["dataset"]).default_text(BUILT_IN);
-        /// bpe (byte pairs learned from the text; bpe:SIZE sets the vocabulary size), char, word, gpt2, cl100k_base, o200k_base, a
-        /// tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense keeps only the ids that the text uses
-        /// (cl100k_base:dense) [default: the example's own, else bpe or what suits the preset]
+        /// bpe (byte pairs learned from the text; bpe:SIZE sets the vocabulary size), char, word, gpt2, cl100k_base,
+        /// o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense keeps only
+        /// the ids that the text uses (cl100k_base:dense) [default: the example's own, else bpe or what suits the
+        /// preset]
         tokenizer: Option<String> = None, Setting::of("NAME").common().fixed();
         /// Train on conversations with this Jinja chat template [default: the model's own, else limpid's; docs/chat.md]
         chat_template: Option<PathBuf> = None, Setting::of("FILE").fixed();
-        /// Add these special tokens to the tokenizer; when fine-tuning (--from), each gets a new row, the mean of the model's other rows
+        /// Add these special tokens to the tokenizer; when fine-tuning (--from), each gets a new row, the mean of the
+        /// model's other rows
         add_special_tokens: Vec<String> = Vec::new(), Setting::of("TOKENS").fixed().excludes(&["lora"]);
         /// Folder for the model and the log [default: runs/PRESET-TIME]
         out: Option<PathBuf> = None, Setting::of("DIR").common().also(&["out-dir", "output-dir"]);
@@ -79,11 +82,12 @@ settings! {
         resume: Option<String> = None, Setting::of("auto|DIR").common().also(&["resume-from-checkpoint"]);
         /// Resume from the state kept after step N (--keep) instead of the last
         resume_step: Option<u64> = None, Setting::of("N").requires("resume");
-        /// Train as another program does and print what it prints: llmc (llm.c's train_gpt2: --preset llmc-gpt2, its settings, and its
-        /// batches; docs/training.md). Nothing is saved unless --out is given
+        /// Train as another program does and print what it prints: llmc (llm.c's train_gpt2: --preset llmc-gpt2, its
+        /// settings, and its batches; docs/training.md). Nothing is saved unless --out is given
         recipe: Option<Workflow> = None,
             Setting::of("NAME").excludes(&["resume", "lr_find", "lora", "freeze", "train_only"]);
-        /// Train within this much memory (2G, 800M, 1.5GiB): activations that do not fit are recomputed; results stay the same
+        /// Train within this much memory (2G, 800M, 1.5GiB): activations that do not fit are recomputed; results stay
+        /// the same
         memory: Bytes = Bytes(None), Setting::of("SIZE").common();
         /// Length of the sample printed at the end, in tokens; 0 for none
         sample: usize = SAMPLE, Setting::of("N").default_text("120");
@@ -129,7 +133,8 @@ settings! {
     pub struct TextSettings {
         /// How they are read.
         documents: DocumentSettings = DocumentSettings::DEFAULT, Setting::of("");
-        /// Encode the text of a special token in a document (`<|endoftext|>`) as that token; with false, as ordinary text
+        /// Encode the text of a special token in a document (`<|endoftext|>`) as that token; with false, as ordinary
+        /// text
         parse_special: bool = true, Setting::of("BOOL").fixed();
     }
 }
@@ -161,7 +166,8 @@ settings! {
             Setting::of("R").common().also(&["lora-r"]).fixed().requires("from").excludes(&["freeze", "train_only"]);
         /// LoRA's alpha: the adapter's output is multiplied by alpha / rank [default: twice the rank]
         lora_alpha: Option<f64> = None, Setting::of("X").requires("lora");
-        /// The weight matrices to adapt: attention, feed-forward, or names like blocks.0.attn.* [default: attention,feed-forward]
+        /// The weight matrices to adapt: attention, feed-forward, or names like blocks.0.attn.* [default:
+        /// attention,feed-forward]
         lora_targets: Vec<String> = Vec::new(), Setting::of("NAMES").fixed().requires("lora");
         /// Dropout on the adapter's input
         lora_dropout: Option<f64> = None, Setting::of("P").requires("lora");
@@ -192,15 +198,17 @@ settings! {
         /// Threads [default: all cores]
         threads: Option<usize> = None,
             Setting::of("N").common().number(|n| (1.0..=1024.0).contains(&n), "it must be from 1 to 1024");
-        /// Instruction set: portable, avx2, avx2-vnni, avx512, avx512-bf16 or neon, all with the same results [default: the fastest this CPU has]; or
-        /// unfused, which is faster than portable on CPUs without a fused multiply-add, but differs in the last digits
+        /// Instruction set: portable, avx2, avx2-vnni, avx512, avx512-bf16 or neon, all with the same results [default:
+        /// the fastest this CPU has]; or unfused, which is faster than portable on CPUs without a fused multiply-add,
+        /// but differs in the last digits
         simd: Option<Level> = None, Setting::of("SET");
-        /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); f16 (the same in f16, on a GPU
-        /// with f16 matrices: see `limpid doctor`); or int8, for generating and scoring with quantised weights (activations rounded to eight
-        /// bits, integer sums)
+        /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); f16 (the
+        /// same in f16, on a GPU with f16 matrices: see `limpid doctor`); or int8, for generating and scoring with
+        /// quantised weights (activations rounded to eight bits, integer sums)
         precision: Precision = Precision::F32, Setting::of("P").also(&["dtype"]).default_text("f32");
-        /// Where the model runs: cpu; gpu, gpu:1 or gpu:NAME (in builds with the feature `gpu`; `limpid doctor` lists them); auto, whichever
-        /// of the two is measured to be faster; or reference (plain f64 loops on one thread: slow, for checking the others)
+        /// Where the model runs: cpu; gpu, gpu:1 or gpu:NAME (in builds with the feature `gpu`; `limpid doctor` lists
+        /// them); auto, whichever of the two is measured to be faster; or reference (plain f64 loops on one thread:
+        /// slow, for checking the others)
         device: DeviceName = DeviceName { device: Some(Device::Cpu), gpu: String::new() },
             Setting::of("D").default_text("cpu");
         /// Skip the checksums of limpid's weights and prepared data, for files that were changed on purpose
@@ -499,8 +507,8 @@ impl LayeredSettings {
         Ok(config)
     }
 
-    /// The configuration of the model `from` that is trained on: dropout may be chosen anew, and fewer positions be used. What was given
-    /// beside that must be what it is.
+    /// The configuration of the model `from` that is trained on: dropout may be chosen anew, and fewer positions be
+    /// used. What was given beside that must be what it is.
     ///
     /// # Errors
     /// Names the setting that differs.

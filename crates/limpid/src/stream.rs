@@ -27,8 +27,8 @@ impl Lm {
     }
 }
 
-/// A sample that is being written: an iterator over its pieces of text, which are whole characters and never a part of a stop text.
-/// The model computes when the next piece is asked for. One that is dropped ends there.
+/// A sample that is being written: an iterator over its pieces of text, which are whole characters and never a part of
+/// a stop text. The model computes when the next piece is asked for. One that is dropped ends there.
 ///
 /// ```no_run
 /// # use limpid::{Lm, generate::Options};
@@ -49,8 +49,8 @@ pub struct SampleStream<L: Deref<Target = Lm>> {
 }
 
 impl<L: Deref<Target = Lm>> SampleStream<L> {
-    /// Continues a prompt of ids ([`Lm::prompt_ids`], [`Lm::chat_prompt`]). `lm` may be a reference, or an `Arc` for a stream that outlives its
-    /// caller.
+    /// Continues a prompt of ids ([`Lm::prompt_ids`], [`Lm::chat_prompt`]). `lm` may be a reference, or an `Arc` for a
+    /// stream that outlives its caller.
     ///
     /// # Errors
     /// As [`Lm::generate`].

@@ -1,4 +1,5 @@
-//! Sweeps of a model: activation patching over a grid of layers, positions and heads. Read `trace::sweep` for how one runs.
+//! Sweeps of a model: activation patching over a grid of layers, positions and heads. Read `trace::sweep` for how one
+//! runs.
 
 use crate::Lm;
 use crate::error::{Error, Result};
@@ -24,9 +25,9 @@ pub struct MetricSlopes {
 }
 
 impl Lm {
-    /// Runs a corrupted prompt many times, each time with one activation of the clean prompt in its place, and measures how much of the
-    /// clean run's behaviour each restores. `tell` gets each layer's row and returns whether to go on. Every number is that of a single run
-    /// through [`Lm::intervene`].
+    /// Runs a corrupted prompt many times, each time with one activation of the clean prompt in its place, and measures
+    /// how much of the clean run's behaviour each restores. `tell` gets each layer's row and returns whether to go on.
+    /// Every number is that of a single run through [`Lm::intervene`].
     ///
     /// ```no_run
     /// # use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
@@ -48,8 +49,8 @@ impl Lm {
     /// ```
     ///
     /// # Errors
-    /// If the prompts differ in length or give the same metric, a token, position or site does not exist, the sweep is large and was not
-    /// confirmed, the metric is NaN or infinite, or `tell` wants no more ([`Error::Stopped`]).
+    /// If the prompts differ in length or give the same metric, a token, position or site does not exist, the sweep is
+    /// large and was not confirmed, the metric is NaN or infinite, or `tell` wants no more ([`Error::Stopped`]).
     pub fn sweep(&self, question: &SweepQuestion, tell: &mut dyn FnMut(&SweepRow) -> bool) -> Result<Sweep> {
         self.sweep_within(question, &Arc::default(), tell)
     }
@@ -74,8 +75,8 @@ impl Lm {
         SweepRuns { clean, corrupt, copies, sequences }.sweep(question, tell).map_err(|error| self.said(error))
     }
 
-    /// The same grid to first order, by attribution patching: the gradient of the metric in the corrupt run times the difference of the
-    /// activations. It takes one backward pass, or two for a logit difference, whatever the grid.
+    /// The same grid to first order, by attribution patching: the gradient of the metric in the corrupt run times the
+    /// difference of the activations. It takes one backward pass, or two for a logit difference, whatever the grid.
     ///
     /// # Errors
     /// As [`Lm::sweep`] and [`Lm::trace_ids`], and if the metric is the KL divergence.
@@ -104,10 +105,12 @@ impl Lm {
         Ok(ends.saturating_add(runs).saturating_add(question.layer_bytes(self.config())))
     }
 
-    /// Gradients of a metric of one sequence at these tensors; `position` is where it is read. The loss is that of the sequence's own targets.
+    /// Gradients of a metric of one sequence at these tensors; `position` is where it is read. The loss is that of the
+    /// sequence's own targets.
     ///
     /// # Errors
-    /// If the metric has no gradient, a token or position does not exist, or a tensor has none, and as [`Lm::trace_ids`].
+    /// If the metric has no gradient, a token or position does not exist, or a tensor has none, and as
+    /// [`Lm::trace_ids`].
     pub fn metric_gradients(
         &self,
         ids: &[u32],

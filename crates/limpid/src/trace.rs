@@ -5,7 +5,8 @@ pub use limpid_trace::*;
 use crate::checkpoint::{CheckpointError, NamedArray, write_arrays};
 use std::path::Path;
 
-/// Writes `tensors` to `path` as safetensors, each with its axes in the metadata, whole or not at all. Of two with one name the first is written.
+/// Writes `tensors` to `path` as safetensors, each with its axes in the metadata, whole or not at all. Of two with one
+/// name the first is written.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -1,7 +1,8 @@
 //! A training: a text, a model, a recipe; what is decided before memory is reserved; and the run.
 //!
-//! [`Training`] is what is asked for. [`Training::prepare`] reads the text and decides the rest: a [`TrainingPlan`], from which a run
-//! starts. The command line prepares and starts the same way, so either resumes a run of the other. Read `train` next.
+//! [`Training`] is what is asked for. [`Training::prepare`] reads the text and decides the rest: a [`TrainingPlan`],
+//! from which a run starts. The command line prepares and starts the same way, so either resumes a run of the other.
+//! Read `train` next.
 
 use crate::checkpoint::adapter;
 use crate::checkpoint::{
@@ -68,9 +69,9 @@ pub struct Training {
     chat_template: Option<String>,
     special_tokens: Vec<String>,
     probe_text: Option<String>,
-    /// Settings that stay as they are where something else would change them: `vocab_size` (the tokenizer's is smaller), `warmup_steps`
-    /// (epochs or the text decide the steps), `val_fraction`, `eval_every` and `patience` (the text decides the steps),
-    /// `whole_documents` and `cross_documents` (the text has conversations).
+    /// Settings that stay as they are where something else would change them: `vocab_size` (the tokenizer's is
+    /// smaller), `warmup_steps` (epochs or the text decide the steps), `val_fraction`, `eval_every` and `patience` (the
+    /// text decides the steps), `whole_documents` and `cross_documents` (the text has conversations).
     keeps: Vec<&'static str>,
     /// Settings that the folder's limpid.toml keeps besides, unless they are empty.
     noted: Vec<(&'static str, String)>,
@@ -98,7 +99,8 @@ impl std::fmt::Debug for Training {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Trained {
-    /// The model: of a run in a folder the best by validation loss, else the last. All of several processes have the same.
+    /// The model: of a run in a folder the best by validation loss, else the last. All of several processes have the
+    /// same.
     pub lm: Lm,
     /// What the run came to.
     pub summary: Summary,
@@ -108,7 +110,8 @@ pub struct Trained {
 const LARGEST_TEMPLATE: u64 = 16 << 20;
 
 impl Training {
-    /// A new model of this configuration, whose vocabulary will be its tokenizer's. With no text named it learns the built-in stories.
+    /// A new model of this configuration, whose vocabulary will be its tokenizer's. With no text named it learns the
+    /// built-in stories.
     pub fn new(config: Config, recipe: Recipe) -> Training {
         Training {
             config,
@@ -153,8 +156,8 @@ impl Training {
         Training { base: Some(lm), machine, options, ..Training::new(config, recipe) }
     }
 
-    /// Learns a part of the model that goes on: all but what is frozen, or a LoRA adapter, which is kept in a folder and has a recipe of
-    /// its own where none was chosen.
+    /// Learns a part of the model that goes on: all but what is frozen, or a LoRA adapter, which is kept in a folder
+    /// and has a recipe of its own where none was chosen.
     ///
     /// ```no_run
     /// use limpid::model::{Lora, Tuning};
@@ -217,9 +220,10 @@ impl Training {
         Training { epochs: Some(epochs), ..self }
     }
 
-    /// As many steps as the text needs, and at most the recipe's. A small text is passed over at most ten times, and training ends when the
-    /// validation loss no longer falls. If validation would predict too few tokens to tell, all of the text is trained on, at most 40
-    /// times, and the last weights are kept. A run has at least 300 steps either way, if its recipe has.
+    /// As many steps as the text needs, and at most the recipe's. A small text is passed over at most ten times, and
+    /// training ends when the validation loss no longer falls. If validation would predict too few tokens to tell, all
+    /// of the text is trained on, at most 40 times, and the last weights are kept. A run has at least 300 steps either
+    /// way, if its recipe has.
     pub fn fitting_text(self) -> Training {
         Training { fits_text: true, ..self }
     }
@@ -245,8 +249,8 @@ impl Training {
         self
     }
 
-    /// Learns from a text that is read as the source says: another field, bad documents left out. Threads and the share for validation
-    /// are the run's.
+    /// Learns from a text that is read as the source says: another field, bad documents left out. Threads and the share
+    /// for validation are the run's.
     pub fn source(self, source: TextSource) -> Training {
         Training { source, ..self }
     }
@@ -258,7 +262,8 @@ impl Training {
         self
     }
 
-    /// Keeps the run in a folder, from which it can go on ([`Training::resume`]) and be opened; without one nothing is written.
+    /// Keeps the run in a folder, from which it can go on ([`Training::resume`]) and be opened; without one nothing is
+    /// written.
     pub fn folder(self, folder: impl Into<PathBuf>) -> Training {
         Training { folder: Some(folder.into()), ..self }
     }
@@ -268,8 +273,9 @@ impl Training {
         Training { force: true, ..self }
     }
 
-    /// Goes on with what its folder holds, if a state was saved there: with the same bits as if it had never stopped. The run may be one
-    /// of the command's, with the same settings; `limpid train --resume FOLDER` goes on with one of these, whose text is a file.
+    /// Goes on with what its folder holds, if a state was saved there: with the same bits as if it had never stopped.
+    /// The run may be one of the command's, with the same settings; `limpid train --resume FOLDER` goes on with one of
+    /// these, whose text is a file.
     pub fn resume(self) -> Training {
         Training { resume: true, ..self }
     }
@@ -284,8 +290,9 @@ impl Training {
         Training { machine, ..self }
     }
 
-    /// One of several processes that train the model together: each makes the same `Training`, and [`Recipe::accumulate`] is at least
-    /// their number. Process 0 alone writes the folder and hears of progress; to resume, all must see it.
+    /// One of several processes that train the model together: each makes the same `Training`, and
+    /// [`Recipe::accumulate`] is at least their number. Process 0 alone writes the folder and hears of progress; to
+    /// resume, all must see it.
     pub fn ranks(self, ranks: Box<dyn Ranks>) -> Training {
         Training { ranks, ..self }
     }
@@ -301,8 +308,8 @@ impl Training {
     /// Trains to the last step of the recipe or until `progress` says stop, and gives the model.
     ///
     /// # Errors
-    /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder holds something else,
-    /// or training diverges.
+    /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder
+    /// holds something else, or training diverges.
     pub fn run_telling(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained> {
         let plan = self.check_folder()?.prepare()?;
         memory::fits(&plan.model, Some(&plan.recipe), &plan.placement)?;
@@ -311,7 +318,8 @@ impl Training {
         plan.trained(run, summary)
     }
 
-    /// Where its folder has a run that goes on: holds the folder and sees that the state there is whole, before the text is read.
+    /// Where its folder has a run that goes on: holds the folder and sees that the state there is whole, before the
+    /// text is read.
     ///
     /// # Errors
     /// As [`Run::check`].
@@ -331,7 +339,8 @@ impl Training {
     /// Reads the text, and decides all that can be decided before memory is reserved.
     ///
     /// # Errors
-    /// If the text cannot be read or is too short, does not suit the model or its tokenizer, or the model cannot be built.
+    /// If the text cannot be read or is too short, does not suit the model or its tokenizer, or the model cannot be
+    /// built.
     pub fn prepare(mut self) -> Result<TrainingPlan> {
         self.check_adapter()?;
         let main = self.ranks.rank() == 0;
@@ -567,7 +576,8 @@ fn with_rows(base: Lm, tokenizer: &Tokenizer, training: &Training) -> Result<Lm>
     Ok(base.into_checkpoint().ok_or(Error::NoRows)?.with_more_tokens(tokenizer.clone()).into())
 }
 
-/// The special tokens that end what is learned of conversations: the last of an answer, or the last but one before a blank.
+/// The special tokens that end what is learned of conversations: the last of an answer, or the last but one before a
+/// blank.
 fn ends_of_answers(tokens: &Tokens, tokenizer: &Tokenizer) -> BTreeSet<u32> {
     let specials: BTreeSet<u32> = tokenizer.specials().into_iter().map(|(_, id)| id).collect();
     let is_blank = |id: u32| tokenizer.decode(&[id]).is_ok_and(|text| text.trim().is_empty());
@@ -672,8 +682,8 @@ impl TrainingPlan {
         Ok(())
     }
 
-    /// What a run's folder has of that of the model that is fine-tuned, with the same tokenizer or another: all that goes along when a model
-    /// is written. An adapter's folder has nothing of it.
+    /// What a run's folder has of that of the model that is fine-tuned, with the same tokenizer or another: all that
+    /// goes along when a model is written. An adapter's folder has nothing of it.
     fn carried(&self) -> Carried {
         let whole = self.base().filter(|_| self.model.tuning.lora.is_none());
         let carried = whole.map(|from| from.carried.clone()).unwrap_or_default();
@@ -685,7 +695,8 @@ impl TrainingPlan {
         }
     }
 
-    /// The tokens that end a text or a turn, if conversations teach one that neither the base model's files nor the tokenizer name.
+    /// The tokens that end a text or a turn, if conversations teach one that neither the base model's files nor the
+    /// tokenizer name.
     fn taught_ends(&self) -> Option<Vec<u32>> {
         self.conversations.as_ref()?;
         let tokenizer = &self.corpus.tokenizer;
@@ -703,8 +714,8 @@ impl TrainingPlan {
         (ends.len() > known).then_some(ends)
     }
 
-    /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was started with, and what
-    /// an adapter or a model of conversations has.
+    /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was
+    /// started with, and what an adapter or a model of conversations has.
     fn files(&self) -> Result<Vec<(String, String)>> {
         let path = self.base().map(|files| absolute(&files.path.display().to_string()));
         let mut files = vec![];

@@ -1,13 +1,13 @@
 //! A file as memory: weights are read in place, page by page, so a model of many gigabytes opens at once. This is
-//! the only `unsafe` outside the arithmetic, beside the two places that open maps: `checkpoint::store` gives the bytes their
-//! names, `data::shards` reads them as tokens.
+//! the only `unsafe` outside the arithmetic, beside the two places that open maps: `checkpoint::store` gives the bytes
+//! their names, `data::shards` reads them as tokens.
 //!
-//! No system guarantees that a mapped file does not change, so [`Map::open`] is `unsafe`. Weights and shards are files that
-//! programs write once: limpid itself, `data prepare` and the hub's clients replace them by renaming, which leaves the old
-//! file whole for a program that has it open. Whoever opens a map passes the condition on in its own documentation, and
-//! finds with [`Map::check`] who broke it: before each part (a tensor, the batch of a step) and after the last. The file is
-//! mapped and not copied, because a copy would double the memory of a model, and a run over many gigabytes of shards would
-//! take minutes to start. [`Map::copy`] is for callers that cannot keep the condition.
+//! No system guarantees that a mapped file does not change, so [`Map::open`] is `unsafe`. Weights and shards are files
+//! that programs write once: limpid itself, `data prepare` and the hub's clients replace them by renaming, which leaves
+//! the old file whole for a program that has it open. Whoever opens a map passes the condition on in its own
+//! documentation, and finds with [`Map::check`] who broke it: before each part (a tensor, the batch of a step) and
+//! after the last. The file is mapped and not copied, because a copy would double the memory of a model, and a run over
+//! many gigabytes of shards would take minutes to start. [`Map::copy`] is for callers that cannot keep the condition.
 
 #![allow(unsafe_code)] // the system cannot promise what other programs do to a file, and forgets pages on request
 
@@ -41,8 +41,8 @@ impl Map {
     /// Opens `path` for reading.
     ///
     /// # Safety
-    /// As long as the map is there, nobody may write into the file or cut it, for its bytes are lent as a `&[u8]`. Replacing it by
-    /// renaming another file is fine.
+    /// As long as the map is there, nobody may write into the file or cut it, for its bytes are lent as a `&[u8]`.
+    /// Replacing it by renaming another file is fine.
     ///
     /// # Errors
     /// If it cannot be opened or is not a regular file (a directory, a pipe).
@@ -50,11 +50,11 @@ impl Map {
         super::may()?;
         let file = super::open_regular(path)?;
         let about = file.metadata()?;
-        // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes, and nobody else does, as the
-        // caller promises. Where the promise is broken, little follows: offsets are checked once against the length of the
-        // map, text is copied before it is used, and every pattern of bits is a number; `check` then reports that the values
-        // read are of no use. If the file is cut between a check and the read that follows, the system ends this process
-        // (SIGBUS), as it would any program that maps files.
+        // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes, and nobody else
+        // does, as the caller promises. Where the promise is broken, little follows: offsets are checked once against
+        // the length of the map, text is copied before it is used, and every pattern of bits is a number; `check` then
+        // reports that the values read are of no use. If the file is cut between a check and the read that follows, the
+        // system ends this process (SIGBUS), as it would any program that maps files.
         let map = || unsafe { MmapOptions::new().map_copy_read_only(&file) };
         // an empty file cannot be mapped
         let bytes = if about.len() == 0 { Bytes::Copied(vec![]) } else { Bytes::Mapped(map()?) };
@@ -75,8 +75,8 @@ impl Map {
         map.unchanged().map(|()| map)
     }
 
-    /// Gives the memory of some of the bytes back to the system, which reads them from the file again where they are looked at again: for
-    /// what was copied elsewhere.
+    /// Gives the memory of some of the bytes back to the system, which reads them from the file again where they are
+    /// looked at again: for what was copied elsewhere.
     pub fn release(&self, part: &[u8]) {
         #[cfg(unix)]
         if let Bytes::Mapped(map) = &self.bytes

@@ -1,6 +1,7 @@
 //! Files: mapped into memory ([`Map`]), read whole up to a limit ([`read_small`]), written ([`OutputFile`]), and
-//! replaced whole or not at all ([`replace`], [`replace_folder`]). Everything that a run reads and writes goes through this
-//! module, so that a test can make any one of these operations fail, be the last, or find that somebody removed a file.
+//! replaced whole or not at all ([`replace`], [`replace_folder`]). Everything that a run reads and writes goes through
+//! this module, so that a test can make any one of these operations fail, be the last, or find that somebody removed a
+//! file.
 
 mod map;
 
@@ -10,7 +11,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// How the name of a file ends that is not written to its end yet: FILE, a dot, some letters, and this. A process that is killed leaves it.
+/// How the name of a file ends that is not written to its end yet: FILE, a dot, some letters, and this. A process that
+/// is killed leaves it.
 pub const PARTIAL: &str = ".partial";
 
 /// Reads all of a file that should be small, like a configuration or a vocabulary. Only a regular file of at most
@@ -55,7 +57,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
         file.rewind()?;
         if first == *POINTER {
             let why = "it is a Git LFS pointer, which stands for a file that was not downloaded: run `git lfs pull` \
-                in its repository";
+                       in its repository";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     }
@@ -116,8 +118,8 @@ impl OutputFile {
         self.0.try_lock()
     }
 
-    /// Whether the file is the one at `path`, and not one that was removed or moved away since it was opened. (Where the system does not
-    /// tell files apart: whether there is one.)
+    /// Whether the file is the one at `path`, and not one that was removed or moved away since it was opened. (Where
+    /// the system does not tell files apart: whether there is one.)
     pub fn is_at(&self, path: &Path) -> bool {
         #[cfg(unix)]
         {
@@ -205,7 +207,8 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
     done.and_then(|()| sync_folder_of(path))
 }
 
-/// Makes what will take the place of `path` in the same folder, under a name of its own: two writers of one file write into two.
+/// Makes what will take the place of `path` in the same folder, under a name of its own: two writers of one file write
+/// into two.
 fn beside(path: &Path, make: impl FnMut(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
     let mut prefix = path.file_name().unwrap_or_default().to_os_string();
     prefix.push(".");
@@ -241,8 +244,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }
 
-/// Gives a second name to a file that will never be written, in the place of another file: whole, or not at all. Where the file
-/// system has no links, it copies the file.
+/// Gives a second name to a file that will never be written, in the place of another file: whole, or not at all. Where
+/// the file system has no links, it copies the file.
 ///
 /// # Errors
 /// Whatever the file system says; what was at `to` is then unchanged, as with [`replace`].
@@ -315,8 +318,9 @@ pub mod faults {
         before_each(fail, f)
     }
 
-    /// Runs `f`, and `hook` before each of its operations: one that gives an error fails. What the hook itself does is not counted; it may
-    /// remove files as somebody else would, or end all by a panic as a kill does. Returns also how many operations there were.
+    /// Runs `f`, and `hook` before each of its operations: one that gives an error fails. What the hook itself does is
+    /// not counted; it may remove files as somebody else would, or end all by a panic as a kill does. Returns also how
+    /// many operations there were.
     pub fn before_each<T>(hook: impl FnMut(u64) -> io::Result<()> + 'static, f: impl FnOnce() -> T) -> (T, u64) {
         COUNTED.set(true);
         DONE.set(0);
@@ -400,7 +404,8 @@ mod tests {
             let read = read_small(&path, limit);
             assert_eq!(read.as_ref().ok().map(Vec::len), fits.then_some(bytes), "{bytes} {limit}: {read:?}");
         }
-        // Git LFS's pointer, of either version; a text that speaks of one, and a longer file that begins so, are what they are
+        // Git LFS's pointer, of either version; a text that speaks of one, and a longer file that begins so, are what
+        // they are
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
         for (text, is_pointer) in [
             (pointer.to_string(), true),

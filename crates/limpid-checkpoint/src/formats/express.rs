@@ -1,5 +1,6 @@
-//! Whether a format can express a model. A format writes its settings of a configuration and reads them back: what comes back different
-//! is what it lacks ([`Complaints`]). Configurations are compared in one form ([`canonical`]), because several can mean the same numbers.
+//! Whether a format can express a model. A format writes its settings of a configuration and reads them back: what
+//! comes back different is what it lacks ([`Complaints`]). Configurations are compared in one form ([`canonical`]),
+//! because several can mean the same numbers.
 
 use super::links::extent;
 use crate::error::{CheckpointError, Result};
@@ -40,7 +41,8 @@ impl Complaints {
         self.unless(!c.attention_scale_by_layer, "attention_scale_by_layer", "attention_scale_by_layer false");
     }
 
-    /// Notes what `theirs` says otherwise than `mine`, both canonical, sizes last; whether it has more, which changes nothing.
+    /// Notes what `theirs` says otherwise than `mine`, both canonical, sizes last; whether it has more, which changes
+    /// nothing.
     pub(crate) fn differences(&mut self, mine: &Config, theirs: &Config) -> bool {
         let [mine, theirs] = [mine, theirs].map(with_consequences);
         let (mut choices, mut sizes, mut more) = (vec![], vec![], false);
@@ -136,7 +138,8 @@ pub(crate) fn outline(path: &Path, config: &Config) -> Result<Model> {
     model.map_err(|source| CheckpointError::Config { path: path.into(), source })
 }
 
-/// One form for all configurations of the same numbers: what follows from other settings, or changes nothing, is not set.
+/// One form for all configurations of the same numbers: what follows from other settings, or changes nothing, is not
+/// set.
 pub(crate) fn canonical(c: &Config) -> Config {
     let mut c = c.clone();
     let usual = Config::default();
@@ -234,8 +237,8 @@ fn text(value: &dyn SettingValue) -> String {
     }
 }
 
-/// Whether a family has something always that changes nothing where a model lacks it: biases of zeros, gains of ones, a table
-/// of sinusoids, segment vectors of zeros.
+/// Whether a family has something always that changes nothing where a model lacks it: biases of zeros, gains of ones, a
+/// table of sinusoids, segment vectors of zeros.
 fn is_wider(name: &str, ours: &Config, theirs: &Config) -> bool {
     match name {
         "norm_gain" | "norm_offset" | "attention_bias" | "attention_out_bias" | "ffn_bias" | "head_bias" => {

@@ -1,5 +1,5 @@
-//! What a format of models is: [`ModelFormat`] has all that limpid asks of one. To add a format: a file with an implementation, and a row in
-//! the table of [`super`].
+//! What a format of models is: [`ModelFormat`] has all that limpid asks of one. To add a format: a file with an
+//! implementation, and a row in the table of [`super`].
 
 use super::links::{Dialect, Names};
 use super::writing::Writing;
@@ -116,8 +116,8 @@ impl<'a> Place<'a> {
         self.config.is_none() && self.path.extension().is_some_and(|end| end == ending)
     }
 
-    /// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index
-    /// does not name are not read.
+    /// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that
+    /// the index does not name are not read.
     pub(crate) fn weights(&self) -> Result<Store> {
         let (one, index) = (self.path.join("model.safetensors"), self.path.join("model.safetensors.index.json"));
         if index.exists() {

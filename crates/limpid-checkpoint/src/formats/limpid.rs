@@ -62,7 +62,8 @@ impl ModelFormat for LimpidFolder {
 }
 
 impl LimpidFolder {
-    /// Other weights of a folder, which lie in a folder below it: those that a run kept, with moments as `moment1/NAME`.
+    /// Other weights of a folder, which lie in a folder below it: those that a run kept, with moments as
+    /// `moment1/NAME`.
     fn read_other_weights(&self, place: &Place) -> Result<ReadModel> {
         let whole = at(place.path, place.path.canonicalize())?;
         let above = whole.parent().and_then(Path::parent).filter(|above| above.join("config.json").is_file());

@@ -1,5 +1,6 @@
-//! Where parameters lie in files. A [`Link`] says which tensor holds which rows of which of our parameters, and in what layout; one list
-//! of links serves reading and writing. A [`Dialect`] is the names that one program has; [`Linked`] is a model beside the files that hold it.
+//! Where parameters lie in files. A [`Link`] says which tensor holds which rows of which of our parameters, and in what
+//! layout; one list of links serves reading and writing. A [`Dialect`] is the names that one program has; [`Linked`] is
+//! a model beside the files that hold it.
 
 use crate::error::{CheckpointError, Result, refuse};
 use crate::store::{Dtype, Store, Stored};
@@ -50,8 +51,8 @@ pub enum TensorLayout {
     Same,
     /// (in, out), as GPT-2's `Conv1D` has it.
     Transposed,
-    /// Rows are features of queries and keys, in another order than ours: Llama's at HuggingFace, where rotary positions turn row i with
-    /// row i + turned / 2.
+    /// Rows are features of queries and keys, in another order than ours: Llama's at HuggingFace, where rotary
+    /// positions turn row i with row i + turned / 2.
     Features(FeatureOrder),
 }
 
@@ -62,8 +63,8 @@ impl TensorLayout {
     }
 }
 
-/// Where rows of ours lie among those of a tensor of theirs that holds more: `run` rows together, and the next `run` begin
-/// `stride` rows after these began.
+/// Where rows of ours lie among those of a tensor of theirs that holds more: `run` rows together, and the next `run`
+/// begin `stride` rows after these began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Within {
     /// Their row that is our first.
@@ -251,8 +252,8 @@ impl<'s> Linked<'_, 's> {
         Ok(all.expect("every parameter has a link").into())
     }
 
-    /// A parameter that is one tensor of theirs, whose rows or columns are in our order: what goes from its file to where it is needed in
-    /// one step.
+    /// A parameter that is one tensor of theirs, whose rows or columns are in our order: what goes from its file to
+    /// where it is needed in one step.
     fn as_it_lies(&self, param: &Param) -> Result<Option<Values<'s>>> {
         let (rows, cols) = extent(param);
         let Some(link) = self.links_of(param).find(|link| link.rows == (0..rows)) else { return Ok(None) };
@@ -272,7 +273,8 @@ impl<'s> Linked<'_, 's> {
         Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[own(element)], major }))
     }
 
-    /// A parameter whose rows are quantised tensors of theirs, one after the other, or in another order: it need not be made f32s to be one.
+    /// A parameter whose rows are quantised tensors of theirs, one after the other, or in another order: it need not be
+    /// made f32s to be one.
     fn in_parts(&self, param: &Param) -> Result<Option<Vec<RowsOfBlocks<'s>>>> {
         let (rows, cols) = extent(param);
         let (mut parts, mut next) = (vec![], 0);
@@ -294,8 +296,8 @@ impl<'s> Linked<'_, 's> {
         Ok(Some(parts).filter(|_| next == rows))
     }
 
-    /// The type of some rows of a parameter, and each row as it is stored, in our order; none if they are of several types, or columns
-    /// there.
+    /// The type of some rows of a parameter, and each row as it is stored, in our order; none if they are of several
+    /// types, or columns there.
     pub fn rows_as_stored(&self, param: &Param, rows: Range<usize>) -> Result<Option<StoredRows<'s>>> {
         let cols = extent(param).1;
         let mut held: Vec<&Link> = self.links_of(param).collect();
@@ -318,11 +320,12 @@ impl<'s> Linked<'_, 's> {
         Ok(found.filter(|_| all.len() == rows.len()).map(|dtype| (dtype.clone(), all)))
     }
 
-    /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
+    /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space`
+    /// of the backend.
     ///
     /// # Errors
-    /// As [`Linked::values`], or if the file has a tensor that the model does not use. The backend is then unchanged, unless the file
-    /// changed while it was being read.
+    /// As [`Linked::values`], or if the file has a tensor that the model does not use. The backend is then unchanged,
+    /// unless the file changed while it was being read.
     pub fn load(&self, backend: &mut dyn Backend, space: MemorySpace) -> Result<()> {
         self.check()?;
         for param in self.model.params.iter().filter(|param| self.links_of(param).next().is_some()) {
@@ -352,8 +355,8 @@ impl<'s> Linked<'_, 's> {
         extra.retain(|name| !self.links.iter().any(|link| link.name == *name));
         let Some(name) = extra.iter().min() else { return Ok(()) };
         let what = format!(
-            "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or the \
-             model has a part that limpid does not support",
+            "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or \
+             the model has a part that limpid does not support",
             self.names[*name],
             match extra.len() {
                 1 => String::new(),

@@ -1,5 +1,5 @@
-//! llm.c's `.bin`. Its models are GPT-2s with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; the header has sizes only. The
-//! container is [`crate::llmc`].
+//! llm.c's `.bin`. Its models are GPT-2s with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; the header has
+//! sizes only. The container is [`crate::llmc`].
 
 use super::express::outline;
 use super::format::{ModelFormat, Place, ReadModel};
@@ -129,9 +129,10 @@ fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config)> {
 }
 
 const TENSORS: &str = "embed.weight=wte pos_embed.weight=wpe ln1.weight=ln1w.{} ln1.bias=ln1b.{} \
-    attn.qkv.weight=qkvw.{} attn.qkv.bias=qkvb.{} attn.out.weight=attprojw.{} attn.out.bias=attprojb.{} \
-    ln2.weight=ln2w.{} ln2.bias=ln2b.{} mlp.in.weight=fcw.{} mlp.in.bias=fcb.{} mlp.out.weight=fcprojw.{} \
-    mlp.out.bias=fcprojb.{} ln_final.weight=lnfw ln_final.bias=lnfb";
+                       attn.qkv.weight=qkvw.{} attn.qkv.bias=qkvb.{} attn.out.weight=attprojw.{} \
+                       attn.out.bias=attprojb.{} ln2.weight=ln2w.{} ln2.bias=ln2b.{} mlp.in.weight=fcw.{} \
+                       mlp.in.bias=fcb.{} mlp.out.weight=fcprojw.{} mlp.out.bias=fcprojb.{} ln_final.weight=lnfw \
+                       ln_final.bias=lnfb";
 
 /// llm.c's names.
 struct LlmcNames;

@@ -1,5 +1,5 @@
-//! The formats that models are kept in: the table of them, and what limpid asks of each ([`format`]). A format is a file here, or a folder:
-//! it maps its names, shapes and settings to limpid's (`links`, `rows`, `express`).
+//! The formats that models are kept in: the table of them, and what limpid asks of each ([`format`]). A format is a
+//! file here, or a folder: it maps its names, shapes and settings to limpid's (`links`, `rows`, `express`).
 
 mod express;
 mod format;
@@ -91,7 +91,8 @@ impl Format {
 }
 
 impl Dtype {
-    /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, some are only read, and llm.c has no f16.
+    /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, some are only read, and llm.c has no
+    /// f16.
     pub fn in_format(self, format: Format) -> Dtype {
         format.implementation().storable(self)
     }

@@ -1,7 +1,9 @@
-//! Tables of tensors, as text: what of ours a tensor of another program holds, in every block. The same rows serve reading and writing.
+//! Tables of tensors, as text: what of ours a tensor of another program holds, in every block. The same rows serve
+//! reading and writing.
 //!
-//! A row is `ours=theirs`, or `ours=theirs:how` where it does not lie as ours does. Names without an ending are pairs of `.weight` and
-//! `.bias`. `{}` is the block's number; ours is then below `blocks.{}`. `(q|k|v)` stands for three names.
+//! A row is `ours=theirs`, or `ours=theirs:how` where it does not lie as ours does. Names without an ending are pairs
+//! of `.weight` and `.bias`. `{}` is the block's number; ours is then below `blocks.{}`. `(q|k|v)` stands for three
+//! names.
 
 use super::links::{Link, TensorLayout, Within, extent};
 use limpid_core::config::{Config, Parallel, RotaryPairs};

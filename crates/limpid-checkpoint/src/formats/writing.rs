@@ -25,11 +25,13 @@ pub struct ModelData<'a> {
     pub carried: Option<&'a Carried>,
     /// The values of a parameter of `config`'s model.
     pub values: ModelValues<'a>,
-    /// Some rows of it as they are stored, if they are of one type: GGUF takes over, bit for bit, what has the type that it gets there.
+    /// Some rows of it as they are stored, if they are of one type: GGUF takes over, bit for bit, what has the type
+    /// that it gets there.
     pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<StoredRows<'a>>,
     /// Whether every matrix of a GGUF keeps the type that it has, where that can be: mixtures stay mixtures.
     pub keep_types: bool,
-    /// [`Checkpoint::whole_metadata`], of which GGUF takes over what it does not say itself, and the tokenizer if it is this one's.
+    /// [`Checkpoint::whole_metadata`], of which GGUF takes over what it does not say itself, and the tokenizer if it is
+    /// this one's.
     pub metadata: Option<&'a Metadata>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
     pub shard_bytes: usize,
@@ -93,7 +95,8 @@ pub(crate) struct Writing<'a, 'd> {
 }
 
 impl<'d> Writing<'_, 'd> {
-    /// The values of a parameter of a model of `config`. One that the format has and the given model has not changes nothing.
+    /// The values of a parameter of a model of `config`. One that the format has and the given model has not changes
+    /// nothing.
     pub(crate) fn values(&self, param: &Param, config: &Config) -> Result<Vec<f32>> {
         let (values, from) = match self.given.param(&param.name) {
             Some(param) => (self.source.values.get(param)?, self.source.config),
@@ -168,7 +171,8 @@ impl<'d> Writing<'_, 'd> {
         }
     }
 
-    /// Writes to the folder which tokens end a text or a turn, if the tokenizer or the template knows and no carried file says so.
+    /// Writes to the folder which tokens end a text or a turn, if the tokenizer or the template knows and no carried
+    /// file says so.
     pub(crate) fn write_ends(&self) -> Result<()> {
         let path = self.path.join(GENERATION);
         let text = self.source.tokenizer.and_then(|tokenizer| generation_config(tokenizer, self.source.chat_template));
@@ -193,7 +197,8 @@ pub fn generation_config(tokenizer: &Tokenizer, chat_template: Option<&str>) -> 
     (named || all.len() > 1).then(|| format!("{:#}\n", serde_json::json!({ EOS: all })))
 }
 
-/// The tokens that end a text or a turn: the tokenizer's own, the end of a text first, and the end of a turn that the template writes.
+/// The tokens that end a text or a turn: the tokenizer's own, the end of a text first, and the end of a turn that the
+/// template writes.
 fn ends_of(tokenizer: &Tokenizer, chat_template: Option<&str>) -> Vec<u32> {
     let writes =
         |id: &u32| chat_template.is_some_and(|text| tokenizer.decode(&[*id]).is_ok_and(|end| text.contains(&end)));

@@ -25,8 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Talk to a model that was trained on conversations.
 ///
-/// In a terminal, lines can be edited, Ctrl-C stops an answer, Ctrl-D or /exit ends, and /help lists commands. Through a pipe each line is a
-/// message; the answers are on stdout. The model sees the whole conversation; when its context is full, it says so.
+/// In a terminal, lines can be edited, Ctrl-C stops an answer, Ctrl-D or /exit ends, and /help lists commands. Through
+/// a pipe each line is a message; the answers are on stdout. The model sees the whole conversation; when its context is
+/// full, it says so.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -38,7 +39,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", alias = "chat-template-file")]
     chat_template: Option<PathBuf>,
     /// Maximum number of tokens of an answer [default: as many as fit the context]
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..), aliases = ["max-new-tokens", "n-predict"])]
+    #[arg(
+        long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..),
+        aliases = ["max-new-tokens", "n-predict"]
+    )]
     max_tokens: Option<u64>,
     #[command(flatten)]
     sampling: SamplingOptions,
@@ -215,8 +219,8 @@ impl Talk {
         if prompt.len() > context {
             let tokens = show::plural(prompt.len(), "token");
             bail!(
-                "the conversation has {tokens} with this message, and the model's context is {context}: /reset begins a new one, or \
-                 write less"
+                "the conversation has {tokens} with this message, and the model's context is {context}: /reset begins \
+                 a new one, or write less"
             );
         }
         let prompt_tokens = prompt.len();

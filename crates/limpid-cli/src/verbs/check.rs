@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 
 /// Check gradients numerically and overfit one batch.
 ///
-/// Compares gradients with finite differences, runs the check that comes before the first step of a training (preflight), and overfits one
-/// batch. Takes the flags of `train`.
+/// Compares gradients with finite differences, runs the check that comes before the first step of a training
+/// (preflight), and overfits one batch. Takes the flags of `train`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -33,8 +33,8 @@ settings! {
     /// What `check` has beside the settings of a training.
     #[derive(Clone, PartialEq, Debug)]
     pub struct CheckSettings {
-        /// Instead, compare a .bin of llm.c (--from) with the debug state that lies beside it, as llm.c's test_gpt2 does: logits, loss, every
-        /// gradient, and the losses of ten steps
+        /// Instead, compare a .bin of llm.c (--from) with the debug state that lies beside it, as llm.c's test_gpt2
+        /// does: logits, loss, every gradient, and the losses of ten steps
         against: Option<PathBuf> = None, Setting::of("STATE");
     }
 }
@@ -157,7 +157,8 @@ fn preflight(plan: &TrainingPlan, model: &Model, context: usize) -> Result<Verdi
     }
     let found = match &seen {
         Ok(PreflightReport { loss, uniform }) => format!(
-            "gradients reach all {} tensors and are finite; all are updated; micro-batches add up; first loss {loss:.4}, ln V is {uniform:.4}",
+            "gradients reach all {} tensors and are finite; all are updated; micro-batches add up; first loss \
+             {loss:.4}, ln V is {uniform:.4}",
             model.params.len()
         ),
         Err(error) => error.to_string(),

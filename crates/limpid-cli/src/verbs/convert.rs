@@ -21,8 +21,8 @@ use std::time::Instant;
 
 /// Convert a model for another program: limpid, HuggingFace's transformers, llama.cpp (GGUF), llm.c.
 ///
-/// The format of SRC is recognised. Formats differ in what they can express: a model that the target cannot express is refused, with the
-/// reason. The tokenizer is converted too, if there is one.
+/// The format of SRC is recognised. Formats differ in what they can express: a model that the target cannot express is
+/// refused, with the reason. The tokenizer is converted too, if there is one.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   limpid convert gpt2 mine                    HuggingFace's folder as limpid's
@@ -137,7 +137,8 @@ impl Conversion<'_> {
         let tokens = tokenizer.as_ref().map_or(vocab_size, Tokenizer::vocab_size);
         if tokens > vocab_size {
             bail!(
-                "the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong together"
+                "the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong \
+                 together"
             );
         }
         let carried = match args.tokenizer {
@@ -303,8 +304,8 @@ fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
     let ending = args.dst.extension().map(|end| end.display().to_string().to_lowercase()).unwrap_or_default();
     if ENDINGS.contains(&&*ending) && Some(&*ending) != format.ending() {
         bail!(
-            "{dst} ends in .{ending}, and a model as {format} is {is}: limpid writes folders ({}), {}; give another DST, \
-             or another --to",
+            "{dst} ends in .{ending}, and a model as {format} is {is}: limpid writes folders ({}), {}; give another \
+             DST, or another --to",
             Format::folders(),
             Format::files()
         );
@@ -348,8 +349,8 @@ struct Proof {
     wrong: Option<String>,
 }
 
-/// Opens `dst` and holds it against `source`: every parameter must be its rounded self, and the same tokens must give what
-/// the source's own configuration makes of the written parameters; `tokenizer` and the written one must be one.
+/// Opens `dst` and holds it against `source`: every parameter must be its rounded self, and the same tokens must give
+/// what the source's own configuration makes of the written parameters; `tokenizer` and the written one must be one.
 fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Result<Proof> {
     let written = Checkpoint::open(dst).with_context(|| "what was written cannot be opened again")?;
     let (ours, theirs) = (outline(&source.config)?, outline(&written.config)?);
@@ -417,8 +418,8 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
     Ok(Proof { of, apart, largest, tokens, texts, composed, wrong })
 }
 
-/// Texts that tokenizers cut in many ways: words, digits, blanks, lines, cases, marks, scripts, characters of several parts, a
-/// blank at either end, nothing.
+/// Texts that tokenizers cut in many ways: words, digits, blanks, lines, cases, marks, scripts, characters of several
+/// parts, a blank at either end, nothing.
 const TEXTS: &[&str] = &[
     "The quick brown fox jumps over the lazy dog.",
     "don't WON'T it's I'll -- \"quoted\", (bracketed) [MASK] <mask> </s> <unk>",
@@ -434,10 +435,11 @@ const TEXTS: &[&str] = &[
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ];
 
-/// How many texts with ids were compared, how many of them after NFC, and the first difference: of their ids as text and as a prompt, of the text of these ids, and of
-/// the tokens that begin and end texts, `taught` ones too; in a file, which names one, that one. A text that the first tokenizer has no ids for must
-/// have none by the other. What the first brings to NFC is given so to that in a file, which leaves texts as they are; texts before
-/// which a file puts a blank and the first does not are left out.
+/// How many texts with ids were compared, how many of them after NFC, and the first difference: of their ids as text
+/// and as a prompt, of the text of these ids, and of the tokens that begin and end texts, `taught` ones too; in a file,
+/// which names one, that one. A text that the first tokenizer has no ids for must have none by the other. What the
+/// first brings to NFC is given so to that in a file, which leaves texts as they are; texts before which a file puts a
+/// blank and the first does not are left out.
 fn same_ids((before, taught): (&Tokenizer, &[u32]), after: &Tokenizer, folder: bool) -> (usize, usize, Option<String>) {
     type Encode = fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>;
     let ways: [Encode; 3] = [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
@@ -480,7 +482,8 @@ fn same_ids((before, taught): (&Tokenizer, &[u32]), after: &Tokenizer, folder: b
     (known, composed, (!same).then(wrong))
 }
 
-/// What values of a parameter are once rows have been stored in the types that they have there: those of one type already are as they were.
+/// What values of a parameter are once rows have been stored in the types that they have there: those of one type
+/// already are as they were.
 fn expected(param: &Param, was: &[f32], from: Vec<(Range<usize>, Dtype)>, to: Vec<(Range<usize>, Dtype)>) -> Vec<f32> {
     let cols = if param.is_matrix() { param.region.cols } else { 1 };
     let mut all = was.to_vec();

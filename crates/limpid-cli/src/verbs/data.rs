@@ -147,9 +147,12 @@ fn prepare(args: Prepare) -> Result<()> {
     let all = manifest.all();
     if args.json {
         return show::json(&json!({
-            "documents": all.documents, "tokens": all.tokens, "bytes": all.bytes, "empty": manifest.empty, "bad": manifest.bad,
-            "left_out": left_out.names(), "train": manifest.train.all, "val": manifest.val.all, "seconds": seconds, "encoded_tokens": last.encoded,
-            "tok_s": last.encoded as f64 / seconds, "bytes_s": last.encoded_bytes as f64 / seconds, "peak_rss_bytes": peak_rss(),
+            "documents": all.documents, "tokens": all.tokens, "bytes": all.bytes, "empty": manifest.empty,
+            "bad": manifest.bad,
+            "left_out": left_out.names(), "train": manifest.train.all, "val": manifest.val.all, "seconds": seconds,
+            "encoded_tokens": last.encoded,
+            "tok_s": last.encoded as f64 / seconds, "bytes_s": last.encoded_bytes as f64 / seconds,
+            "peak_rss_bytes": peak_rss(),
         }));
     }
     let left = data::source::left_out(manifest.empty, manifest.bad, &complaints);
@@ -191,7 +194,8 @@ fn info(args: &Info) -> Result<()> {
     if conversations(args)? { Ok(()) } else { documents(args) }
 }
 
-/// Describes files of conversations; says whether they are some. Standard input is described as documents: it can be read once.
+/// Describes files of conversations; says whether they are some. Standard input is described as documents: it can be
+/// read once.
 fn conversations(args: &Info) -> Result<bool> {
     if args.data == "-" {
         return Ok(false);

@@ -15,11 +15,13 @@ use limpid_base::words;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Find a direction: the vector that tells positive prompts from negative ones, in every layer. Adding it steers what the model writes.
+/// Find a direction: the vector that tells positive prompts from negative ones, in every layer. Adding it steers what
+/// the model writes.
 ///
-/// The prompts are pairs: the first positive with the first negative one, and so on. A direction's length is how far the two prompts of a pair
-/// are apart along it, so {"by": 1} moves a run by one such distance. The table also says which share of the pairs' differences (their squares)
-/// lies along it, and, with --held-out, which part of the prompts that it was not made from it tells apart.
+/// The prompts are pairs: the first positive with the first negative one, and so on. A direction's length is how far
+/// the two prompts of a pair are apart along it, so {"by": 1} moves a run by one such distance. The table also says
+/// which share of the pairs' differences (their squares) lies along it, and, with --held-out, which part of the prompts
+/// that it was not made from it tells apart.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -30,8 +32,9 @@ pub struct Args {
     /// A negative prompt (repeatable); @FILE, or - for standard input: each line is a prompt
     #[arg(long, value_name = "TEXT", required = true)]
     negative: Vec<String>,
-    /// Where: the residual stream after a layer (resid_post), before it (resid_pre) or within (resid_mid), what attention or the MLP adds to it
-    /// (attn_out, mlp_out), heads' outputs (z), an MLP's units (mlp.hook_post), or any other tensor of docs/interventions.md
+    /// Where: the residual stream after a layer (resid_post), before it (resid_pre) or within (resid_mid), what
+    /// attention or the MLP adds to it (attn_out, mlp_out), heads' outputs (z), an MLP's units (mlp.hook_post), or any
+    /// other tensor of docs/interventions.md
     #[arg(long, value_name = "SITE", default_value = "resid_post")]
     site: String,
     /// Layers: numbers and ranges such as 1,4..8 [default: all]
@@ -43,17 +46,23 @@ pub struct Args {
     /// Units, where it has none: numbers and ranges [default: all]
     #[arg(long, value_name = "UNITS", value_delimiter = ',', value_parser = numbers)]
     unit: Vec<Vec<usize>>,
-    /// The position in each prompt, counted from 0, or from the end if negative; or mean, for the mean over all positions
-    #[arg(long, value_name = "N|mean", default_value = "-1", allow_hyphen_values = true, value_parser = str::parse::<DirectionPosition>)]
+    /// The position in each prompt, counted from 0, or from the end if negative; or mean, for the mean over all
+    /// positions
+    #[arg(
+        long, value_name = "N|mean", default_value = "-1", allow_hyphen_values = true,
+        value_parser = str::parse::<DirectionPosition>
+    )]
     position: DirectionPosition,
-    /// How: mean (the difference of the means), pca (the first principal component of the pairs' differences) or probe (the weights of a logistic
-    /// regression)
+    /// How: mean (the difference of the means), pca (the first principal component of the pairs' differences) or probe
+    /// (the weights of a logistic regression)
     #[arg(long, value_name = "NAME", default_value = "mean", value_parser = str::parse::<DirectionMethod>)]
     method: DirectionMethod,
-    /// The fraction of the pairs, the last ones, that the direction is tested on and not made from [default: 0.25 for probe, else 0]
+    /// The fraction of the pairs, the last ones, that the direction is tested on and not made from [default: 0.25 for
+    /// probe, else 0]
     #[arg(long, value_name = "FRACTION")]
     held_out: Option<f64>,
-    /// Write the directions into FILE.gguf (a control vector, as llama.cpp reads it), FILE.safetensors or FILE.json (steps for --intervene)
+    /// Write the directions into FILE.gguf (a control vector, as llama.cpp reads it), FILE.safetensors or FILE.json
+    /// (steps for --intervene)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -189,7 +198,8 @@ fn after(args: &Args, found: &Directions, prompt: &str) -> Result<String> {
     let (model, prompt) = (args.weights.words()?, words::flag("prompt", prompt));
     let program = show::program();
     let left_out = if left_out(found, out) {
-        "Layer 0 is not in it: llama.cpp's control vectors have no place for that layer. FILE.json or FILE.safetensors holds all.\n"
+        "Layer 0 is not in it: llama.cpp's control vectors have no place for that layer. FILE.json or FILE.safetensors \
+         holds all.\n"
     } else {
         ""
     };

@@ -118,13 +118,15 @@ fn gpus() -> Result<Vec<Gpu>> {
         ];
         let roofs = roofs.ok().map(|r| {
             serde_json::json!({
-                "flops_f32": r.flops, "copy_bytes_s": r.copied, "launch_seconds": r.launch, "round_trip_seconds": r.round_trip
+                "flops_f32": r.flops, "copy_bytes_s": r.copied, "launch_seconds": r.launch,
+                "round_trip_seconds": r.round_trip
             })
         });
         let json = serde_json::json!({
             "name": adapter.name, "driver": adapter.driver, "api": adapter.api, "software": adapter.is_software,
             "buffer_bytes": adapter.buffer_bytes, "binding_bytes": adapter.binding_bytes,
-            "subgroup": adapter.subgroup, "f16_matrices": adapter.matrices.map(|matrices| matrices.side), "roofs": roofs,
+            "subgroup": adapter.subgroup, "f16_matrices": adapter.matrices.map(|matrices| matrices.side),
+            "roofs": roofs,
         });
         Gpu { json, rows: rows.into() }
     };
@@ -143,7 +145,10 @@ fn prove(args: &Args) -> Result<()> {
     let proofs = limpid::gpu::prove(&device)?;
     let wrong = proofs.iter().filter(|proof| proof.fault.is_some()).count();
     if args.json {
-        let line = |p: &limpid::gpu::GpuProof| serde_json::json!({"op": p.op, "way": p.way, "worst": p.worst, "fault": p.fault});
+        let line = |p: &limpid::gpu::GpuProof| {
+            serde_json::json!({"op": p.op, "way": p.way, "worst": p.worst,
+            "fault": p.fault})
+        };
         let lines: Vec<_> = proofs.iter().map(line).collect();
         show::json(&serde_json::json!({"gpu": device.adapter.to_string(), "proofs": lines, "wrong": wrong}))?;
     } else {

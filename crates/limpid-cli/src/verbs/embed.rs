@@ -10,9 +10,10 @@ use std::path::Path;
 
 /// Turn texts into embedding vectors: the hidden states before the model's head, pooled and normalised to length 1.
 ///
-/// Prints JSON lines, one for each text: {"tokens": N, "embedding": [...]}. For models that generate and for encoders such as BERT.
-/// A folder of sentence-transformers (modules.json) says how: its pooling, whether vectors have length 1, the prompt and the most
-/// tokens are then as it says; a text that is cut has "cut": N, the number of tokens left out. For a GGUF file, its pooling_type decides.
+/// Prints JSON lines, one for each text: {"tokens": N, "embedding": [...]}. For models that generate and for encoders
+/// such as BERT. A folder of sentence-transformers (modules.json) says how: its pooling, whether vectors have length 1,
+/// the prompt and the most tokens are then as it says; a text that is cut has "cut": N, the number of tokens left out.
+/// For a GGUF file, its pooling_type decides.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -20,9 +21,9 @@ pub struct Args {
     /// A text; @FILE, or - for standard input: each line is a text
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// How hidden states are pooled: mean, cls (that of the first token, an encoder's [CLS]), last (in a causal model, the only one that
-    /// has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have length 1 [default: as the model's modules.json or
-    /// pooling_type says, or else mean]
+    /// How hidden states are pooled: mean, cls (that of the first token, an encoder's [CLS]), last (in a causal model,
+    /// the only one that has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have length 1 [default:
+    /// as the model's modules.json or pooling_type says, or else mean]
     #[arg(long, value_name = "HOW", value_parser = str::parse::<Pooling>)]
     pooling: Option<Pooling>,
     /// Do not normalise the vectors

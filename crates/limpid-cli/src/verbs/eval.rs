@@ -17,22 +17,24 @@ use limpid::train::{Documents, Objective, WindowShape, Windows};
 
 /// Measure loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///
-/// The text is cut into windows that do not overlap, so the first tokens of each window are predicted from little context. A model
-/// of masked tokens predicts 15 in 100 tokens, as in training.
+/// The text is cut into windows that do not overlap, so the first tokens of each window are predicted from little
+/// context. A model of masked tokens predicts 15 in 100 tokens, as in training.
 ///
 /// With --prompt and --continuation instead of --data: the log-probability of the continuation, token by token.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     weights: WeightOptions,
-    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
-    /// conversations (their answers are scored), - for standard input, or builtin:stories (and the documents' examples)
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's
+    /// .bin, conversations (their answers are scored), - for standard input, or builtin:stories (and the documents'
+    /// examples)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
     /// The text before the continuation: text, @FILE, or - for standard input
     #[arg(long, short, value_name = "TEXT", requires = "continuation")]
     prompt: Option<String>,
-    /// Text to score. It is tokenised separately from the prompt: with byte pairs, begin it with the space before its first word
+    /// Text to score. It is tokenised separately from the prompt: with byte pairs, begin it with the space before its
+    /// first word
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     continuation: Option<String>,
     /// Tokens of a window [default: the model's]
@@ -139,7 +141,8 @@ pub fn run(mut args: Args) -> Result<()> {
     show::found(args.json, &found, &found.rows(objective, all))
 }
 
-/// A text's ids, what is known of it, and how its documents are cut into windows; of conversations the answers are predicted alone.
+/// A text's ids, what is known of it, and how its documents are cut into windows; of conversations the answers are
+/// predicted alone.
 fn read(source: &TextSource, checkpoint: &Checkpoint) -> Result<(Tokens, About, Documents)> {
     let tokenizer = tokenizer(checkpoint)?;
     let Some(chat) = source::worded(source.conversations())? else {
@@ -179,7 +182,8 @@ impl TextScore {
             let some = if words.is_empty() { String::new() } else { format!(", such as {}", words.join(", ")) };
             let share = 100.0 * self.unknown_share;
             let what = format!(
-                "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and predicting `unknown` counts as right",
+                "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and predicting `unknown` counts as \
+                 right",
                 show::commas(self.unknown_tokens),
                 show::commas(all)
             );

@@ -28,8 +28,8 @@ const SIDE_BY_SIDE: u64 = 8;
 
 /// Generate text that continues a prompt, streaming; greedy with --temperature 0, else sampled.
 ///
-/// Prints the prompt and the continuation; with --chat only the answer. A model trained on masked tokens fills every [MASK] of the
-/// prompt instead.
+/// Prints the prompt and the continuation; with --chat only the answer. A model trained on masked tokens fills every
+/// [MASK] of the prompt instead.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -37,15 +37,18 @@ pub struct Args {
     /// Text, @FILE, or - for standard input; a newline at the end of a file or of standard input is dropped
     #[arg(long, short, value_name = "TEXT", alias = "start")]
     prompt: Option<String>,
-    /// Ask a model that was trained on conversations: text, @FILE or -, which is put into its chat template. The answer ends where
-    /// the model ends it; `limpid chat` asks more than once
+    /// Ask a model that was trained on conversations: text, @FILE or -, which is put into its chat template. The answer
+    /// ends where the model ends it; `limpid chat` asks more than once
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt", "tokens"])]
     chat: Option<String>,
     /// System message before the message of --chat
     #[arg(long, value_name = "TEXT", requires = "chat", conflicts_with_all = ["prompt", "tokens"])]
     system: Option<String>,
     /// Chat template, in Jinja, for --chat [default: the model's own]
-    #[arg(long, value_name = "FILE", requires = "chat", conflicts_with_all = ["prompt", "tokens"], alias = "chat-template-file")]
+    #[arg(
+        long, value_name = "FILE", requires = "chat", conflicts_with_all = ["prompt", "tokens"],
+        alias = "chat-template-file"
+    )]
     chat_template: Option<PathBuf>,
     /// Print only the continuation, not the prompt
     #[arg(long, alias = "no-display-prompt")]
@@ -64,15 +67,17 @@ pub struct Args {
     /// Reserve memory for this many positions; for models that learned no table of them [default: all]
     #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
     context_length: Option<usize>,
-    /// When the context is full: slide-half drops the oldest half and continues, crop drops the oldest token before every new one and runs
-    /// the rest again (slow), stop ends the sample [default: slide-half; with --chat stop, and a question that does not fit is refused]
+    /// When the context is full: slide-half drops the oldest half and continues, crop drops the oldest token before
+    /// every new one and runs the rest again (slow), stop ends the sample [default: slide-half; with --chat stop, and a
+    /// question that does not fit is refused]
     #[arg(long, value_name = "HOW")]
     overflow: Option<Overflow>,
-    /// Show how every token was chosen: the likeliest tokens with their ids, logits and probabilities, before temperature and
-    /// top-k/top-p; with --json as `trace` of each sample
+    /// Show how every token was chosen: the likeliest tokens with their ids, logits and probabilities, before
+    /// temperature and top-k/top-p; with --json as `trace` of each sample
     #[arg(long)]
     trace: bool,
-    /// Write a receipt of the samples to a new file: with the same model, `limpid replay` recomputes them on any machine, byte for byte
+    /// Write a receipt of the samples to a new file: with the same model, `limpid replay` recomputes them on any
+    /// machine, byte for byte
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
     /// Print the samples as JSON on stdout
@@ -208,7 +213,8 @@ fn prompt(args: &Args, checkpoint: &Checkpoint, options: &mut Options) -> Result
         if options.overflow == Overflow::Stop && ids.len() > context {
             let tokens = show::plural(ids.len(), "token");
             bail!(
-                "--chat: the question has {tokens} in its template, and the model's context is {context}: ask a shorter question"
+                "--chat: the question has {tokens} in its template, and the model's context is {context}: ask a \
+                 shorter question"
             );
         }
         return Ok((String::new(), ids));
@@ -363,7 +369,8 @@ impl Samples<'_> {
         if self.cropped {
             let dropped = if overflow == Overflow::Crop { "the oldest token" } else { "the older half" };
             show::say(format_args!(
-                "note: the model sees at most {context}: each time they were full, {dropped} was dropped (--overflow stop ends there)"
+                "note: the model sees at most {context}: each time they were full, {dropped} was dropped (--overflow \
+                 stop ends there)"
             ));
         }
         if overflow == Overflow::Stop && self.cut {

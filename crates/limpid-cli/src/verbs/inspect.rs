@@ -42,8 +42,9 @@ use std::path::{Path, PathBuf};
 
 /// Look inside a model that runs on a prompt.
 ///
-/// Shows how surprised it was by each token, what it would have said after each block, and what its heads attend to; every tensor with its
-/// symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
+/// Shows how surprised it was by each token, what it would have said after each block, and what its heads attend to;
+/// every tensor with its symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture
+/// (--plot).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "The flags of a model's hyperparameters, for --preset: limpid inspect --help-model")]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
@@ -61,22 +62,23 @@ pub struct Args {
     /// Token ids instead of a prompt: 1,2,3; for several sequences: 1,2,3;4,5,6
     #[arg(long, value_name = "IDS", value_delimiter = ';', value_parser = models::sequence)]
     tokens: Option<Vec<Vec<u32>>>,
-    /// Use the first windows of a text, with their targets, instead of a prompt: the windows that training would cut from anything that
-    /// `eval --data` reads
+    /// Use the first windows of a text, with their targets, instead of a prompt: the windows that training would cut
+    /// from anything that `eval --data` reads
     #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "prompt", "tokens", "segments"])]
     data: Option<String>,
     /// How many windows of --data
     #[arg(long, value_name = "B", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     batch_size: u16,
-    /// The segment of each token: 0,0,1,1; for several sequences one list for all, or one for each: 0,0,1;0,1,1 [default: all 0]
+    /// The segment of each token: 0,0,1,1; for several sequences one list for all, or one for each: 0,0,1;0,1,1
+    /// [default: all 0]
     #[arg(long, value_name = "IDS", value_delimiter = ';', value_parser = models::sequence)]
     segments: Option<Vec<Vec<u32>>>,
-    /// Use this attention mask instead of the model's: a line for each token, with 1 (or x) for each token that it sees and 0 (or .) for
-    /// the others
+    /// Use this attention mask instead of the model's: a line for each token, with 1 (or x) for each token that it sees
+    /// and 0 (or .) for the others
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backward", "masks"])]
     mask_file: Option<PathBuf>,
-    /// Run with dropout, as the first micro-batch of a training with this seed draws it: its masks are then in the table, and by name
-    /// (blocks.0.attn.hook_pattern_mask, blocks.0.hook_attn_out_mask)
+    /// Run with dropout, as the first micro-batch of a training with this seed draws it: its masks are then in the
+    /// table, and by name (blocks.0.attn.hook_pattern_mask, blocks.0.hook_attn_out_mask)
     #[arg(long, value_name = "SEED", conflicts_with_all = ["mask_file", "why", "answer", "intervene"])]
     training: Option<u64>,
     /// Use the initial weights, before training
@@ -93,7 +95,9 @@ pub struct Args {
     #[arg(long, requires = "tensor")]
     transpose: bool,
     /// Print the named tensors as heat maps or as tables; auto: attention and probabilities as heat maps on a terminal
-    #[arg(long, value_name = "VIEW", default_value = "auto", requires = "tensor", value_parser = ["auto", "heat", "table"])]
+    #[arg(
+        long, value_name = "VIEW", default_value = "auto", requires = "tensor", value_parser = ["auto", "heat", "table"]
+    )]
     view: String,
     /// Show tokens at the rows and columns of the named tensors; false: numbers
     #[arg(long, value_name = "BOOL", default_value_t = true, requires = "tensor", action = clap::ArgAction::Set)]
@@ -102,26 +106,31 @@ pub struct Args {
     #[arg(long)]
     heads_first: bool,
     /// Digits after the decimal point of the named tensors
-    #[arg(long, value_name = "N", default_value_t = 6, requires = "tensor", value_parser = clap::value_parser!(u8).range(..=17))]
+    #[arg(
+        long, value_name = "N", default_value_t = 6, requires = "tensor",
+        value_parser = clap::value_parser!(u8).range(..=17)
+    )]
     decimals: u8,
     /// Print all rows and columns
     #[arg(long, requires = "printed")]
     full: bool,
     #[command(flatten)]
     words: NotationOptions,
-    /// Draw a tensor or parameter, NAME or NAME[INDEX] with a number, a:b or * for each axis (blocks.0.attn.hook_pattern[0,1], W_pos);
-    /// cos(NAME): cosines of all its rows; curves(NAME[*,0:4]): columns as curves; loss: the cross-entropy of each token; gelu: GELU and
-    /// its approximations, with the model's own values if there is one. Drawn in the terminal, or into --plot-out (repeatable)
+    /// Draw a tensor or parameter, NAME or NAME[INDEX] with a number, a:b or * for each axis
+    /// (blocks.0.attn.hook_pattern[0,1], W_pos); cos(NAME): cosines of all its rows; curves(NAME[*,0:4]): columns as
+    /// curves; loss: the cross-entropy of each token; gelu: GELU and its approximations, with the model's own values if
+    /// there is one. Drawn in the terminal, or into --plot-out (repeatable)
     #[arg(long, value_name = "EXPR", action = clap::ArgAction::Append)]
     plot: Vec<String>,
     /// Draw a diagram of the model with its own shapes, as SVG; list: all of them
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append, value_parser = diagram)]
     diagram: Vec<Option<Diagram>>,
-    /// File for a picture: FILE.svg or FILE.png (PNG text is ASCII only; diagrams are SVG). Give it once for each --plot, then for each
-    /// --diagram
+    /// File for a picture: FILE.svg or FILE.png (PNG text is ASCII only; diagrams are SVG). Give it once for each
+    /// --plot, then for each --diagram
     #[arg(long, value_name = "FILE", action = clap::ArgAction::Append)]
     plot_out: Vec<PathBuf>,
-    /// Colours of heat maps: ink (the darker, the greater), viridis, cividis, or diverging for two signs [default: what suits the tensor]
+    /// Colours of heat maps: ink (the darker, the greater), viridis, cividis, or diverging for two signs [default: what
+    /// suits the tensor]
     #[arg(long, value_name = "NAME", requires = "plot", value_parser = named::<Palette>())]
     palette: Option<Palette>,
     /// Save all tensors, or those named, as safetensors
@@ -129,8 +138,8 @@ pub struct Args {
     save: Option<PathBuf>,
     #[command(flatten)]
     _force: Force,
-    /// Layout of --save: llmc (llm.c's 23 activations under its names, with all blocks in one array whose first axis is the block; with
-    /// --backward, grads_acts too)
+    /// Layout of --save: llmc (llm.c's 23 activations under its names, with all blocks in one array whose first axis is
+    /// the block; with --backward, grads_acts too)
     #[arg(long, value_name = "NAME", requires = "save", conflicts_with = "tensor", value_parser = ["llmc"])]
     layout: Option<String>,
     /// If the prompt is longer than the context, keep its last tokens
@@ -148,8 +157,8 @@ pub struct Args {
     /// Print the list of ops
     #[arg(long)]
     listing: bool,
-    /// Also run the backward pass: gradients of the loss as NAME.grad, and a table of them. The loss is that of the next tokens; in a
-    /// model of masked tokens, of each token in its own place that is not masked
+    /// Also run the backward pass: gradients of the loss as NAME.grad, and a table of them. The loss is that of the
+    /// next tokens; in a model of masked tokens, of each token in its own place that is not masked
     #[arg(long)]
     backward: bool,
     /// Print the five likeliest tokens after each token
@@ -158,27 +167,39 @@ pub struct Args {
     /// Print the causal mask in its three forms
     #[arg(long)]
     masks: bool,
-    /// Print which parts of the model wrote this token, where they looked and what they carried, back to a word of the input: its text, or its
-    /// id if no token has that text; next: the likeliest
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["preset", "data", "tensor", "plot", "diagram", "save", "table", "params", "listing", "backward", "next", "masks", "similar"])]
+    /// Print which parts of the model wrote this token, where they looked and what they carried, back to a word of the
+    /// input: its text, or its id if no token has that text; next: the likeliest
+    #[arg(
+        long, value_name = "TOKEN",
+        conflicts_with_all = ["preset", "data", "tensor", "plot", "diagram", "save", "table", "params", "listing",
+        "backward", "next", "masks", "similar"]
+    )]
     why: Option<String>,
-    /// Measure this token: its log-probability, or with --rather-than the difference of both logits. With --intervene, with the change and
-    /// without it; with --backward, how it depends on the residual stream and the heads, or on the tensors of --tensor
-    #[arg(long, value_name = "TOKEN", requires = "measured", conflicts_with_all = ["why", "preset", "data", "plot", "save", "table", "params", "mask_file", "initial"])]
+    /// Measure this token: its log-probability, or with --rather-than the difference of both logits. With --intervene,
+    /// with the change and without it; with --backward, how it depends on the residual stream and the heads, or on the
+    /// tensors of --tensor
+    #[arg(
+        long, value_name = "TOKEN", requires = "measured",
+        conflicts_with_all = ["why", "preset", "data", "plot", "save", "table", "params", "mask_file", "initial"]
+    )]
     answer: Option<String>,
-    /// The prompt whose prediction the change should restore: prints which part of it comes back, (with - without) / (clean - without)
+    /// The prompt whose prediction the change should restore: prints which part of it comes back, (with - without) /
+    /// (clean - without)
     #[arg(long, value_name = "TEXT", requires_all = ["answer", "intervene"])]
     clean: Option<String>,
     /// With --intervene, also write N tokens after the prompt with and without the change, each time the likeliest
     #[arg(long, value_name = "N", requires = "intervene")]
     write: Option<usize>,
-    /// The token that --why or --answer compares with, or none [default: for --why the likeliest other token, for --answer none]
+    /// The token that --why or --answer compares with, or none [default: for --why the likeliest other token, for
+    /// --answer none]
     #[arg(long, value_name = "TOKEN", requires = "asked")]
     rather_than: Option<String>,
-    /// The position that --why or --answer is about, counted from 0 [default: the last; of a model of masked tokens the first mask]
+    /// The position that --why or --answer is about, counted from 0 [default: the last; of a model of masked tokens the
+    /// first mask]
     #[arg(long, value_name = "N", requires = "asked")]
     position: Option<usize>,
-    /// The path that --why takes: h2.1 a head, t5 a token it looked at, m3 an MLP, u17 its unit [default: the largest part of each step]
+    /// The path that --why takes: h2.1 a head, t5 a token it looked at, m3 an MLP, u17 its unit [default: the largest
+    /// part of each step]
     #[arg(long, value_name = "STEPS", requires = "why", value_delimiter = ',', value_parser = str::parse::<Hop>)]
     via: Option<Vec<Hop>>,
     /// Print the tokens whose embeddings are nearest to this one's: its text, or its id if no token has that text
@@ -324,7 +345,8 @@ fn sound_rows(trace: &Trace, rows: &[SummaryRow], steps: Option<&ResolvedSteps>)
     sound((first, steps), &trace.model().params, |name| Ok(broken(&trace.row(name)?)))
 }
 
-/// Refuses a run with a NaN or an infinity in `first`, if there is one: names the parameter at fault, or the step, or else `first`.
+/// Refuses a run with a NaN or an infinity in `first`, if there is one: names the parameter at fault, or the step, or
+/// else `first`.
 fn sound(
     (first, steps): (Option<&str>, Option<&ResolvedSteps>),
     params: &[Param],
@@ -580,7 +602,8 @@ fn first(args: &Args, ready: Ready) -> Result<()> {
         text += &format!("{}\n", glance.heads().whole(width));
     }
     text += &prose(
-        "More: --why next says why it expects what it expects, --table lists every tensor, --tensor NAME prints one, --open shows all in a browser.",
+        "More: --why next says why it expects what it expects, --table lists every tensor, --tensor NAME prints one, \
+         --open shows all in a browser.",
     );
     show::out(&text)?;
     let broken = |tensor: &NamedTensor| tensor.values.iter().any(|v| !v.is_finite());
@@ -749,7 +772,8 @@ fn one_head(tensor: &NamedTensor, head: usize) -> Result<NamedTensor> {
 
 // ---- text
 
-/// What a named tensor is, in the notation asked for: `blocks.0.attn.hook_pattern [B heads T T]: softmax(wei) = softmax(masked wei)`.
+/// What a named tensor is, in the notation asked for: `blocks.0.attn.hook_pattern [B heads T T]: softmax(wei) =
+/// softmax(masked wei)`.
 fn headline(row: SummaryRow) -> String {
     let says = if row.formula.is_empty() { row.symbol } else { row.formula };
     let says = if says.is_empty() { says } else { format!(": {says}") };

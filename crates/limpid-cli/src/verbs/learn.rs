@@ -136,7 +136,8 @@ pub fn run(args: Args) -> Result<()> {
     let DocumentReader { empty, bad, complaints, .. } = &read.documents;
     if args.json {
         return show::json(&serde_json::json!({
-            "vocab_size": size, "files": files, "bytes": bytes, "empty": empty, "bad": bad, "left_out": read.left_out.names(), "seconds": seconds,
+            "vocab_size": size, "files": files, "bytes": bytes, "empty": empty, "bad": bad,
+            "left_out": read.left_out.names(), "seconds": seconds,
             "written": written,
         }));
     }

@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 
 /// Run a short experiment that tests a common claim about transformers.
 ///
-/// In a few seconds it prints tables, heat maps, and for each claim whether it holds on this run. Without a name: the lessons, a line each.
+/// In a few seconds it prints tables, heat maps, and for each claim whether it holds on this run. Without a name: the
+/// lessons, a line each.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The lesson to run

@@ -1,4 +1,5 @@
-//! One file a verb. Verbs call no verbs: what several of them need is in `look`, `machine`, `models`, `records` and `tokenizers`.
+//! One file a verb. Verbs call no verbs: what several of them need is in `look`, `machine`, `models`, `records` and
+//! `tokenizers`.
 
 pub mod bench;
 pub mod chat;

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 /// Print shell completions: where they go is said in `limpid completions --help`
 #[derive(clap::Args, Debug)]
-#[command(after_help = "bash: limpid completions bash > ~/.local/share/bash-completion/completions/limpid\n\
-    zsh:  limpid completions zsh > DIR/_limpid (DIR: a folder in $fpath)\n\
-    fish: limpid completions fish > ~/.config/fish/completions/limpid.fish")]
+#[command(after_help = "bash: limpid completions bash > ~/.local/share/bash-completion/completions/limpid\nzsh:  \
+                        limpid completions zsh > DIR/_limpid (DIR: a folder in $fpath)\nfish: limpid completions \
+                        fish > ~/.config/fish/completions/limpid.fish")]
 pub struct Completions {
     /// The shell
     shell: Shell,

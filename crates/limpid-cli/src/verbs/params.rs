@@ -24,11 +24,12 @@ pub struct Args {
     /// Check every value of the model first: a NaN or an infinity is an error that names its tensor
     #[arg(long)]
     check: bool,
-    /// Count the same model with one choice changed, for every choice that changes the count: biases, tied head, norms, segments,
-    /// positions, padded vocabulary
+    /// Count the same model with one choice changed, for every choice that changes the count: biases, tied head, norms,
+    /// segments, positions, padded vocabulary
     #[arg(long)]
     variants: bool,
-    /// List every parameter with its shape, size and offset, in memory order (for GPT-2, llm.c's order); implied by --notation
+    /// List every parameter with its shape, size and offset, in memory order (for GPT-2, llm.c's order); implied by
+    /// --notation
     #[arg(long)]
     layout: bool,
     #[command(flatten)]

@@ -39,7 +39,8 @@ settings! {
     /// What `plan` has beside the settings of a training.
     #[derive(Clone, PartialEq, Debug)]
     pub struct PlanSettings {
-        /// Also estimate N processes that train together (mpirun -n N limpid train; docs/scale.md), each on a machine like this one
+        /// Also estimate N processes that train together (mpirun -n N limpid train; docs/scale.md), each on a machine
+        /// like this one
         ranks: Option<usize> = None, Setting::of("N").whole(1, 1 << 20, "it must be from 1 to 1048576");
         /// The network between the processes: 1g, 10g or 100g (Gbit/s)
         network: Network = Network::Gigabit10, Setting::of("SPEED").requires("ranks").default_text("10g");
@@ -50,7 +51,8 @@ impl Flags for PlanSettings {
     const HEADING: Option<&'static str> = None;
 }
 
-/// Share of the roof that training reaches, where it is not measured: about that of presets nano to gpt2 (docs/performance.md).
+/// Share of the roof that training reaches, where it is not measured: about that of presets nano to gpt2
+/// (docs/performance.md).
 const REACHED: f64 = 0.4;
 
 /// Seconds that a step may take to be measured; of a longer one, a smaller one is.
@@ -67,8 +69,8 @@ struct Measured {
     seconds: (f64, f64),
 }
 
-/// Takes some steps of the job, from weights that are any, in at most some seconds. Where a step would take long, those are of
-/// fewer tokens: its gradient takes as much longer as it is more work, its update as long.
+/// Takes some steps of the job, from weights that are any, in at most some seconds. Where a step would take long, those
+/// are of fewer tokens: its gradient takes as much longer as it is more work, its update as long.
 fn measure(plan: &TrainingPlan, guess: f64) -> Result<Measured> {
     let mut recipe = Recipe { accumulate: 1, ..plan.recipe };
     let mut expected = guess / plan.recipe.accumulate as f64;
@@ -173,9 +175,11 @@ impl Several {
         let ProcessCost { micros, share, sent, compute, network, hidden, .. } = self.cost;
         let (memory, scratch) = named(self.memory.clone());
         json!({
-            "processes": self.processes, "network": self.network, "micro_batches": micros, "updates": share, "memory_bytes": memory,
+            "processes": self.processes, "network": self.network, "micro_batches": micros, "updates": share,
+            "memory_bytes": memory,
             "scratch_bytes": scratch, "total_memory_bytes": self.total, "sent_bytes_per_step": sent,
-            "compute_seconds": compute, "network_seconds": network, "hidden_seconds": hidden, "seconds_per_step": self.cost.seconds(),
+            "compute_seconds": compute, "network_seconds": network, "hidden_seconds": hidden,
+            "seconds_per_step": self.cost.seconds(),
             "tok_s": self.speed, "efficiency": self.efficiency, "worth_up_to": self.worth,
         })
     }
@@ -260,8 +264,8 @@ fn rates(recipe: &Recipe) -> Vec<(u64, f64)> {
     at.into_iter().filter(|s| *s < recipe.steps).map(|s| (s + 1, recipe.rate(s))).collect()
 }
 
-/// What all blocks making more and more again would bring: of these models those that take less memory than all before them, because
-/// no other is worth its work.
+/// What all blocks making more and more again would bring: of these models those that take less memory than all before
+/// them, because no other is worth its work.
 fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
     let TrainingPlan { model, config, recipe, placement, .. } = plan;
     let mut ladder = vec![];
@@ -277,7 +281,8 @@ fn ladder(plan: &TrainingPlan) -> Result<Vec<Model>> {
     Ok(ladder)
 }
 
-/// The matrices, or the vectors, that learn: how many there are, and how many parameters these have. Only matrices decay.
+/// The matrices, or the vectors, that learn: how many there are, and how many parameters these have. Only matrices
+/// decay.
 fn learning(model: &Model, matrices: bool) -> (usize, usize) {
     let own = model.learning().filter(|param| param.is_matrix() == matrices);
     own.fold((0, 0), |(n, size), param| (n + 1, size + param.region.len()))
@@ -341,7 +346,8 @@ impl Estimate<'_> {
             (
                 "decay",
                 json!({
-                    "weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept,
+                    "weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors,
+                    "not_decayed": kept,
                 }),
             ),
             ("clip", json!({ "max_norm": recipe.clip, "scope": "global" })),
@@ -402,7 +408,8 @@ impl Estimate<'_> {
             Ok(None) => {}
             Ok(Some((on, table, _))) => {
                 text += &format!(
-                    "A micro-batch, counted for {on}: what kernels read and write, and the least time on others (docs/gpu.md)\n"
+                    "A micro-batch, counted for {on}: what kernels read and write, and the least time on others \
+                     (docs/gpu.md)\n"
                 );
                 text += table;
             }

@@ -1,4 +1,5 @@
-//! `race`: train to a track's target, verify records, print their table. What a track and a record are stands in `race`.
+//! `race`: train to a track's target, verify records, print their table. What a track and a record are stands in
+//! `race`.
 
 use crate::devices::roofs;
 use crate::machine::share;
@@ -21,8 +22,9 @@ use std::sync::atomic::Ordering;
 
 /// Train to a given validation loss on a track (stories-nano, shakespeare-char, stories-8M), and write a record.
 ///
-/// The record has every setting, the losses and a checksum of the weights; `limpid race verify` trains again from it and must get the same
-/// bytes. Exit 0: the target was reached; 1: it was not, and the record says so. docs/race.md has the rules.
+/// The record has every setting, the losses and a checksum of the weights; `limpid race verify` trains again from it
+/// and must get the same bytes. Exit 0: the target was reached; 1: it was not, and the record says so. docs/race.md has
+/// the rules.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
@@ -90,7 +92,10 @@ struct Where {
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Instruction set, as for `limpid generate` [default: the fastest this CPU has]
-    #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true, alias = "level")]
+    #[arg(
+        long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true,
+        hide_short_help = true, alias = "level"
+    )]
     simd: Option<Level>,
 }
 
@@ -222,7 +227,8 @@ fn say(what: &str, record: &RaceRecord) {
     let floor = record.floor.zip(record.losses.last()).map(|(floor, at)| at.loss - floor);
     let floor = floor.map_or(String::new(), |above| format!(" ({above:.4} above the floor)"));
     show::prose(format_args!(
-        "{what}: loss {last}{floor} after {} in {:.1} s ({:.1} s with evaluations), {:.2} TFLOPs, {share} of the roof; {}, {}",
+        "{what}: loss {last}{floor} after {} in {:.1} s ({:.1} s with evaluations), {:.2} TFLOPs, {share} of the \
+         roof; {}, {}",
         show::plural(record.steps as usize, "step"),
         record.seconds,
         record.seconds_all,

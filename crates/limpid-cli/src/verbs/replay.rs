@@ -20,14 +20,15 @@ struct Answered {
 
 /// Recompute an answer from its receipt and verify that every byte matches.
 ///
-/// Exit 0: the same bytes. Exit 1: other bytes; it names the first token that differs, and what has changed. For an answer of the server
-/// the whole file is compared: its text, why it ended, how many tokens it counts. The checksums of a model in a receipt find what changed by
-/// accident; they prove nothing against somebody who means to deceive.
+/// Exit 0: the same bytes. Exit 1: other bytes; it names the first token that differs, and what has changed. For an
+/// answer of the server the whole file is compared: its text, why it ended, how many tokens it counts. The checksums of
+/// a model in a receipt find what changed by accident; they prove nothing against somebody who means to deceive.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     weights: WeightOptions,
-    /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
+    /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has
+    /// one
     #[arg(value_name = "RECEIPT.json")]
     receipt: Option<String>,
     /// Print the result as JSON on stdout
@@ -40,7 +41,10 @@ pub struct Args {
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Instruction set, as for `limpid generate` [default: the fastest this CPU has]
-    #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true, alias = "level")]
+    #[arg(
+        long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true,
+        hide_short_help = true, alias = "level"
+    )]
     simd: Option<Level>,
 }
 
@@ -183,8 +187,8 @@ fn difference(lm: &Lm, at: usize, theirs: Option<u32>, ours: Option<u32>, why: &
         return format!("{}: {what}", causes(why));
     }
     format!(
-        "{what}: weights, tokenizer, version, precision and cache are those of the receipt, so either the receipt was changed, or \
-         this is a fault of limpid {VERSION}: then please report it, with the receipt"
+        "{what}: weights, tokenizer, version, precision and cache are those of the receipt, so either the receipt was \
+         changed, or this is a fault of limpid {VERSION}: then please report it, with the receipt"
     )
 }
 

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 /// Show the results of runs, finished or not: a page with their curves, which any browser opens, and a table.
 ///
-/// For several runs, the page draws the curves over each other and lists the settings in which they differ. Folders without a
-/// step are skipped and named.
+/// For several runs, the page draws the curves over each other and lists the settings in which they differ. Folders
+/// without a step are skipped and named.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: limpid report runs/*")]
 pub struct Args {
@@ -96,7 +96,8 @@ pub fn run(mut args: Args) -> Result<()> {
     }
     show::out(&text)?;
     show::say(format_args!(
-        "train loss: mean of the last {RECENT} steps; val loss, bits/byte: of the best step; tok/s: with evaluations and saves"
+        "train loss: mean of the last {RECENT} steps; val loss, bits/byte: of the best step; tok/s: with evaluations \
+         and saves"
     ));
     report::caution(&runs).into_iter().for_each(show::prose);
     show::say(format_args!("the curves are in {}", out.display()));

@@ -14,10 +14,11 @@ use limpid_serve::{
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Serve a model over HTTP, in OpenAI's protocol: completions, chats, embeddings and tokens, streamed or whole; and a page at / to try it.
+/// Serve a model over HTTP, in OpenAI's protocol: completions, chats, embeddings and tokens, streamed or whole; and a
+/// page at / to try it.
 ///
-/// The same request has the same answer, to the byte, whoever else asks. Ctrl-C or SIGTERM gives running requests --drain seconds to end;
-/// a second one ends them at once.
+/// The same request has the same answer, to the byte, whoever else asks. Ctrl-C or SIGTERM gives running requests
+/// --drain seconds to end; a second one ends them at once.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -40,22 +41,26 @@ pub struct Args {
     /// Another host name to accept in the Host header
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allow_host: Vec<String>,
-    /// A web origin whose pages may send requests, like https://example.org or app://name; null for pages without an origin, * for all
+    /// A web origin whose pages may send requests, like https://example.org or app://name; null for pages without an
+    /// origin, * for all
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
-    /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G; on a GPU what all --sequences can need, at most 1G]
+    /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G; on a GPU what all --sequences
+    /// can need, at most 1G]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes)]
     kv_memory: Option<u64>,
     /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
     kv_cache_dtype: Element,
-    /// Answers that may wait in the queue (n for each prompt of a request); beyond that, requests get 429 with Retry-After
+    /// Answers that may wait in the queue (n for each prompt of a request); beyond that, requests get 429 with
+    /// Retry-After
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_queue: usize,
     /// Sequences that run at the same time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     sequences: u16,
-    /// Longest run of the model, in milliseconds: long prompts are processed in parts, so that others wait no longer than this
+    /// Longest run of the model, in milliseconds: long prompts are processed in parts, so that others wait no longer
+    /// than this
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     turn_ms: u64,
     /// Seconds that running requests get to finish when the server is stopped
@@ -68,7 +73,10 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     served_name: Option<String>,
     /// Memory for inspecting the model: 512M, 2G
-    #[arg(long, value_name = "BYTES", default_value = "512MiB", value_parser = options::bytes, conflicts_with = "no_inspect")]
+    #[arg(
+        long, value_name = "BYTES", default_value = "512MiB", value_parser = options::bytes,
+        conflicts_with = "no_inspect"
+    )]
     inspect_memory: u64,
     /// Turn off inspection of the model
     #[arg(long)]
@@ -154,7 +162,8 @@ pub fn run(mut args: Args) -> Result<()> {
     let full = server.counts().whole_sequences(context);
     if args.json {
         show::json(&serde_json::json!({
-            "url": server.url(), "model": how.id, "fingerprint": fingerprint, "kv_memory": kv_memory, "full_sequences": full
+            "url": server.url(), "model": how.id, "fingerprint": fingerprint, "kv_memory": kv_memory,
+            "full_sequences": full
         }))?;
     }
     let step = step.map(|step| format!(", step {step}")).unwrap_or_default();

@@ -27,11 +27,12 @@ use limpid_base::words;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Find out where a model keeps what makes the difference between two prompts: run the corrupt prompt once for each layer and position (or
-/// head), each time with one activation of the clean prompt in its place, and show how much of the clean run's answer comes back.
+/// Find out where a model keeps what makes the difference between two prompts: run the corrupt prompt once for each
+/// layer and position (or head), each time with one activation of the clean prompt in its place, and show how much of
+/// the clean run's answer comes back.
 ///
-/// 1 means that the patch restores all of the difference, 0 that it restores nothing. Both prompts need the same number of tokens. Each cell is a
-/// run with one step of `inspect --intervene`, to the last bit.
+/// 1 means that the patch restores all of the difference, 0 that it restores nothing. Both prompts need the same number
+/// of tokens. Each cell is a run with one step of `inspect --intervene`, to the last bit.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -45,19 +46,20 @@ pub struct Args {
     /// The token that the clean prompt should lead to: its text, or its id if no token has that text
     #[arg(long, value_name = "TOKEN", required_unless_present = "metric")]
     answer: Option<String>,
-    /// The token that the answer is compared with: the metric is the difference of their logits [default: none; the metric is the answer's
-    /// log-probability]
+    /// The token that the answer is compared with: the metric is the difference of their logits [default: none; the
+    /// metric is the answer's log-probability]
     #[arg(long, value_name = "TOKEN", requires = "answer")]
     rather_than: Option<String>,
-    /// Measure something other than an answer: loss (of the clean prompt's tokens, in nats a token) or kl (the KL divergence from the clean
-    /// run's prediction, in nats)
+    /// Measure something other than an answer: loss (of the clean prompt's tokens, in nats a token) or kl (the KL
+    /// divergence from the clean run's prediction, in nats)
     #[arg(long, value_name = "NAME", conflicts_with = "answer", value_parser = ["loss", "kl"])]
     metric: Option<String>,
-    /// The position whose prediction is measured, counted from 0 [default: the last; of a model of masked tokens the first mask]
+    /// The position whose prediction is measured, counted from 0 [default: the last; of a model of masked tokens the
+    /// first mask]
     #[arg(long, value_name = "N")]
     position: Option<usize>,
-    /// What is patched: the residual stream (resid_pre, resid_mid), what attention or the MLP adds to it (attn_out, mlp_out), the heads'
-    /// outputs, queries, keys or values (z, q, k, v), or attention weights (pattern)
+    /// What is patched: the residual stream (resid_pre, resid_mid), what attention or the MLP adds to it (attn_out,
+    /// mlp_out), the heads' outputs, queries, keys or values (z, q, k, v), or attention weights (pattern)
     #[arg(long, value_name = "SITE", default_value = "resid_pre", value_parser = SweepSite::names())]
     site: String,
     /// Patch heads at one position at a time, and attention weights for one query at a time [default: at all positions]
@@ -66,8 +68,9 @@ pub struct Args {
     /// Patch one attention weight at a time: of each query and key
     #[arg(long, conflicts_with = "by_pos")]
     by_pair: bool,
-    /// Follow the paths to this tensor alone (path patching): what is patched reaches it through the residual stream, with every other
-    /// attention and MLP output as in the corrupt run, and nothing else changes. The last hook_resid_post asks what reaches the logits directly
+    /// Follow the paths to this tensor alone (path patching): what is patched reaches it through the residual stream,
+    /// with every other attention and MLP output as in the corrupt run, and nothing else changes. The last
+    /// hook_resid_post asks what reaches the logits directly
     #[arg(long, value_name = "TENSOR", conflicts_with = "estimate")]
     to: Option<String>,
     /// Follow the paths to these heads of it (repeatable, or separated by commas) [default: all]
@@ -76,7 +79,8 @@ pub struct Args {
     /// Estimate the grid from gradients (attribution patching) instead of running every cell
     #[arg(long)]
     estimate: bool,
-    /// Run the sweep on every state that the run kept (train --keep), one after another, and print when the strongest cells first appeared
+    /// Run the sweep on every state that the run kept (train --keep), one after another, and print when the strongest
+    /// cells first appeared
     #[arg(long, conflicts_with_all = ["plot_out", "adapter"])]
     over_steps: bool,
     /// Also run a sweep of more than 10,000,000 token-layers
@@ -87,7 +91,8 @@ pub struct Args {
     plot_out: Option<PathBuf>,
     #[command(flatten)]
     _force: Force,
-    /// Save the page with the sweep as one file that works offline, to send to somebody; it contains the prompts, but no weights
+    /// Save the page with the sweep as one file that works offline, to send to somebody; it contains the prompts, but
+    /// no weights
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps"])]
     html: Option<PathBuf>,
@@ -191,7 +196,8 @@ fn saved_page(
         bail!(Usage("--html draws no grid of pairs: leave --by-pair out, or take --plot-out".into()));
     }
     let mut sweep = json!({
-        "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": question.by.name(), "position": question.position,
+        "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": question.by.name(),
+        "position": question.position,
         "estimate": args.estimate, "confirm": true,
         "to": question.to.as_ref().map(|to| &to.tensor), "to_head": question.to.as_ref().map(|to| &to.heads),
     });
@@ -207,7 +213,8 @@ fn saved_page(
     glass::save((path, None), (&dir, checkpoint), (&json!({ "prompt": corrupt }), Some(&sweep)), &args.machine)
 }
 
-/// --over-steps: the sweep of each state that a run kept. Of one that answers both prompts alike there is nothing to restore.
+/// --over-steps: the sweep of each state that a run kept. Of one that answers both prompts alike there is nothing to
+/// restore.
 fn over_steps(args: &Args, run: &Path, (question, texts): (&SweepQuestion, &[String; 2])) -> Result<()> {
     let steps = kept_steps(run);
     if steps.is_empty() {
@@ -303,7 +310,8 @@ fn say_cost(question: &SweepQuestion, (config, cost): (&Config, SweepCost)) -> R
     );
     if cost.token_layers > TOKEN_LAYERS && !question.confirmed {
         bail!(Usage(format!(
-            "{whole}, more than {}: add --yes to run it, --estimate to estimate it, or take a coarser grid or shorter prompts",
+            "{whole}, more than {}: add --yes to run it, --estimate to estimate it, or take a coarser grid or shorter \
+             prompts",
             commas(TOKEN_LAYERS)
         )));
     }

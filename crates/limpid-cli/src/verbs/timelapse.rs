@@ -11,8 +11,9 @@ use std::path::PathBuf;
 
 /// Show what a model did inside while it learned: how each head's scores, the logit lens and a sample changed.
 ///
-/// The frames are those of `limpid train --probe`, including a run that is still training. Every score of a head is a share of its weights, except
-/// distance (in tokens); `repeated` is its induction score on random tokens that come twice (docs/inside.md).
+/// The frames are those of `limpid train --probe`, including a run that is still training. Every score of a head is a
+/// share of its weights, except distance (in tokens); `repeated` is its induction score on random tokens that come
+/// twice (docs/inside.md).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: limpid timelapse runs/x --score repeated --above 0.5")]
 pub struct Args {
@@ -23,7 +24,10 @@ pub struct Args {
     #[arg(long, value_name = "N", alias = "at")]
     step: Option<u64>,
     /// The score to follow [default: the one that each head is called after at the end, else repeated]
-    #[arg(long, value_name = "NAME", conflicts_with = "step", value_parser = SCORES.into_iter().chain([REPEATED]).collect::<Vec<_>>())]
+    #[arg(
+        long, value_name = "NAME", conflicts_with = "step",
+        value_parser = SCORES.into_iter().chain([REPEATED]).collect::<Vec<_>>()
+    )]
     score: Option<String>,
     /// Report the first step at which the score of a head is above this
     #[arg(long, value_name = "X", default_value_t = 0.3, conflicts_with = "step")]
@@ -59,7 +63,8 @@ pub fn run(args: Args) -> Result<()> {
     };
     let Some(folder) = args.run.or_else(newest) else {
         bail!(Usage(
-            "no run is named, and none under runs/ has a time-lapse: give its folder, or train with `limpid train --probe`"
+            "no run is named, and none under runs/ has a time-lapse: give its folder, or train with `limpid train \
+             --probe`"
                 .into()
         ));
     };

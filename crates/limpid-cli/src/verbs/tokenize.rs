@@ -28,8 +28,8 @@ pub struct Args {
     /// Text, @FILE, or - for standard input; with --decode, ids like 1,2,3
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// gpt2, cl100k_base, o200k_base, a tokenizer.json, a GGUF file, char or word (learned from the text itself), or the words of a document's
-    /// example: s0, s0-three, s3 [default: gpt2]
+    /// gpt2, cl100k_base, o200k_base, a tokenizer.json, a GGUF file, char or word (learned from the text itself), or
+    /// the words of a document's example: s0, s0-three, s3 [default: gpt2]
     #[arg(long, value_name = "NAME|FILE")]
     tokenizer: Option<String>,
     /// The same as MODEL
@@ -56,7 +56,8 @@ pub struct Args {
     /// Treat the text of special tokens as ordinary text
     #[arg(long, conflicts_with = "decode")]
     ordinary: bool,
-    /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that transformers reads
+    /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c), or a folder for all files that
+    /// transformers reads
     #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["lines", "json"])]
     export: Option<PathBuf>,
     #[command(flatten)]
@@ -110,7 +111,8 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
 /// Widest one-hot matrix, and longest vocabulary that is printed whole.
 const WIDEST: usize = 200;
 
-/// Which of the words that were typed is a model, and which the text: a word that is alone is the text, where one is taken.
+/// Which of the words that were typed is a model, and which the text: a word that is alone is the text, where one is
+/// taken.
 fn words(args: &mut Args) -> Result<()> {
     let takes_text = args.lines.is_none() && args.export.is_none();
     if takes_text && !(args.vocab && args.text.is_none() && args.place.as_deref().is_some_and(Path::exists)) {
@@ -189,7 +191,8 @@ fn tokenizer(args: &Args, text: Option<&str>) -> Result<Tokenizer> {
             let Some(text) = text.filter(|_| !args.decode) else {
                 let mode = if args.decode { "to decode" } else { "without TEXT" };
                 bail!(
-                    "a {kind} tokenizer is learned from a text: {mode}, give its file with --tokenizer tokenizer.json or --model DIR"
+                    "a {kind} tokenizer is learned from a text: {mode}, give its file with --tokenizer tokenizer.json \
+                     or --model DIR"
                 );
             };
             let (kind, order) = match kind {

@@ -284,7 +284,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A sample of the best weights, which are in the folder, on the dashboard, as long as samples take little of the time.
+    /// A sample of the best weights, which are in the folder, on the dashboard, as long as samples take little of the
+    /// time.
     fn show_sample(&mut self, step: u64) {
         if self.args.job.sample == 0 || self.sampling * 50 > self.sampled_at.elapsed() {
             return;
@@ -396,7 +397,8 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     show::prose(format_args!("{steps} in {time}: {train}{val}{floor}"));
     if summary.best_step < summary.steps {
         show::prose(format_args!(
-            "the validation loss was lowest after step {kept} and rose again: the model has the weights of step {kept}, not the last ones"
+            "the validation loss was lowest after step {kept} and rose again: the model has the weights of step \
+             {kept}, not the last ones"
         ));
     }
     if let Some([to, from]) = summary.device_bytes.map(|bytes| bytes.map(show::bytes)) {
@@ -506,8 +508,8 @@ impl Shown {
 /// What a run's samples go on from.
 struct Opening {
     seed: u64,
-    /// The first question of conversations; or the first words of the validation text, which no training has seen, or of the training
-    /// text where there is no other.
+    /// The first question of conversations; or the first words of the validation text, which no training has seen, or
+    /// of the training text where there is no other.
     ids: Vec<u32>,
     text: String,
     question: bool,
@@ -557,8 +559,8 @@ fn first_words(text: &str, most: usize) -> &str {
     &line[..ends.chain([line.len()]).nth(most - 1).unwrap_or(line.len())]
 }
 
-/// Writes a short sample of the weights in a run's folder, by a seed. Returns what it goes on from, and the sample, which `tell` hears as it
-/// is written.
+/// Writes a short sample of the weights in a run's folder, by a seed. Returns what it goes on from, and the sample,
+/// which `tell` hears as it is written.
 fn sample(
     folder: &Path,
     max_tokens: usize,

@@ -14,14 +14,16 @@ use std::path::PathBuf;
 
 /// Read a document about the transformer beside a live model.
 ///
-/// Each section has its symbols, formula, shapes and tensors, what to see, where the document errs, and commands to try. Without a name: the
-/// documents, a line each. On a terminal it goes step by step, elsewhere it prints all of them.
+/// Each section has its symbols, formula, shapes and tensors, what to see, where the document errs, and commands to
+/// try. Without a name: the documents, a line each. On a terminal it goes step by step, elsewhere it prints all of
+/// them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// s0 (Notations), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme), s4 (llm.c's memory)
     #[arg(value_name = "WALK")]
     name: Option<String>,
-    /// One step: its name, its number, or words of its section: masking, 13, 4.1, "feed-forward" (a section's whole number with its dot: 5.)
+    /// One step: its name, its number, or words of its section: masking, 13, 4.1, "feed-forward" (a section's whole
+    /// number with its dot: 5.)
     #[arg(value_name = "STEP", requires = "name")]
     step: Option<String>,
     /// List the steps; without a name, those of all documents
@@ -39,7 +41,8 @@ pub struct Args {
     /// Use the initial weights, before training
     #[arg(long, requires = "name")]
     initial: bool,
-    /// Name tensors and axes as another document does: s0, s1, s2, s3, llmc, transformerlens, limpid [default: the walk's own]
+    /// Name tensors and axes as another document does: s0, s1, s2, s3, llmc, transformerlens, limpid [default: the
+    /// walk's own]
     #[arg(long, value_name = "NAME", requires = "name", value_parser = parse_axis::<Notation>)]
     notation: Option<Notation>,
     /// Maximum line width in characters [default: the terminal's; in a file or a pipe 100, with unlimited tables]
@@ -101,8 +104,8 @@ pub fn run(args: Args) -> Result<()> {
     (0..live.walk().steps.len()).try_for_each(|n| page.print(&mut live, n))
 }
 
-/// Says that a model is being trained: as a bar where there is a terminal, elsewhere in one line. Beside the user's model it is for what
-/// the document has on one of its own.
+/// Says that a model is being trained: as a bar where there is a terminal, elsewhere in one line. Beside the user's
+/// model it is for what the document has on one of its own.
 fn training(other: bool) -> impl FnMut(&Made, u64, u64) {
     let mut bar: Option<Progress> = None;
     move |made, step, of| {
@@ -134,7 +137,8 @@ fn documents(page: &Page, args: &Args) -> Result<()> {
         let one = |walk: &Walk| {
             let models: Vec<String> = walk.models.iter().map(Made::command).collect();
             let mut all = json!({
-                "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about, "steps": walk.steps.len(), "models": models,
+                "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about,
+                "steps": walk.steps.len(), "models": models,
             });
             if args.list {
                 all["list"] = listed(walk);
@@ -165,12 +169,14 @@ fn shown(live: &mut Live, n: usize) -> Result<Shown, WalkError> {
 const INDENT: usize = 3;
 const OTHER: &str =
     "The text here is about the walk's own model and texts: numbers and words in sentences are not yours.";
-const KEYS: &str = "Enter or n: the next step; b: the one before; a number, a name or words of a section: that step; l: the list; q: quit.";
-const MEMORY: &str = "The walk trains the same model in memory, in a second or two. The commands under Try use the folder that this command makes; \
-                      --model FOLDER walks on it without training.";
-const LABELS: &str = "See: what to look at. Errs: where the document errs. Elsewhere: what another document does. Printed: the document's own numbers, \
-                      compared with the live ones. Checked: numbers that it does not print, worked out by hand. holds: a property, tested now. \
-                      Refused: a command that should fail. Codes in brackets are those of docs/contract.md.";
+const KEYS: &str = "Enter or n: the next step; b: the one before; a number, a name or words of a section: that step; \
+                    l: the list; q: quit.";
+const MEMORY: &str = "The walk trains the same model in memory, in a second or two. The commands under Try use the \
+                      folder that this command makes; --model FOLDER walks on it without training.";
+const LABELS: &str = "See: what to look at. Errs: where the document errs. Elsewhere: what another document does. \
+                      Printed: the document's own numbers, compared with the live ones. Checked: numbers that it does \
+                      not print, worked out by hand. holds: a property, tested now. Refused: a command that should \
+                      fail. Codes in brackets are those of docs/contract.md.";
 
 /// Room for the words before a paragraph: `Elsewhere `.
 const LABEL: usize = 10;
@@ -350,7 +356,8 @@ impl Page {
                 text += &format!("  {}\n", picture.command);
             }
         }
-        let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption && (figure.heat || !matrix.index.is_empty()));
+        let titled = matches!(&figure.view,
+            View::Matrix(matrix) if matrix.title() == figure.caption && (figure.heat || !matrix.index.is_empty()));
         if !figure.caption.is_empty() && !titled {
             text += &wrap(&show::spelled(&figure.caption), INDENT, prose);
         }
@@ -396,8 +403,8 @@ impl Page {
     }
 }
 
-/// Rows of words, all to the left; the last column is broken at spaces where a line would be longer than `width` (0 for any), and goes
-/// to a line of its own where there is hardly room for it.
+/// Rows of words, all to the left; the last column is broken at spaces where a line would be longer than `width` (0 for
+/// any), and goes to a line of its own where there is hardly room for it.
 fn left(rows: &[[String; 3]], width: usize) -> String {
     let widest = |j: usize| rows.iter().map(|row| columns(&row[j])).max().unwrap_or(0);
     let (first, second) = (widest(0), widest(1));

@@ -1,5 +1,5 @@
-//! Every verb is bounded (docs/bounds.md): what would not fit is counted before it is made, what never ends is left, and what is accepted
-//! has an effect.
+//! Every verb is bounded (docs/bounds.md): what would not fit is counted before it is made, what never ends is left,
+//! and what is accepted has an effect.
 #![cfg(unix)]
 
 use crate::common::{Folder, LIMPID, text};
@@ -10,7 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4 --warmup-steps 1 --threads 1";
+const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4 \
+                    --warmup-steps 1 --threads 1";
 const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are.\n";
 
 /// A folder with a text, and a model `m` trained on it.
@@ -102,7 +103,8 @@ fn an_answer_is_replayed_whole() {
         json!({ "choices": [{ "index": 0, "text": text, "finish_reason": finish }], "limpid": { "receipt": receipt },
             "usage": { "prompt_tokens": 3, "completion_tokens": tokens } })
     };
-    let chat = json!({ "choices": [{ "message": { "role": "assistant", "content": answered }, "finish_reason": "length" }],
+    let chat = json!({ "choices": [{ "message": { "role": "assistant", "content": answered },
+        "finish_reason": "length" }],
         "limpid": { "receipt": receipt } });
     let (mut older, mut endless, mut changed) = (receipt.clone(), receipt.clone(), receipt.clone());
     older["answer"].as_object_mut().unwrap().remove("sha256");
@@ -137,7 +139,10 @@ fn what_never_ends_is_left() {
         "talk.jsonl",
         r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#.to_string() + "\n",
     );
-    f.ok(&format!("train --data talk.jsonl {TINY} --context-length 64 --batch-size 1 --val-fraction 0 --steps 2 --sample 0 --out c --json"));
+    f.ok(&format!(
+        "train --data talk.jsonl {TINY} --context-length 64 --batch-size 1 --val-fraction 0 --steps 2 --sample 0 \
+         --out c --json"
+    ));
     for arguments in ["chat c", "tokenize --lines -"] {
         let zero = fs::File::open("/dev/zero").unwrap();
         let out = f.command(arguments).stdin(zero).output().unwrap();
@@ -198,8 +203,8 @@ fn weights_that_are_no_numbers_are_named() {
 #[cfg(target_os = "linux")]
 fn a_small_stack_is_enough() {
     let f = trained("stack");
-    let verbs = "train generate chat embed serve replay eval inspect walk lesson params report plan check tokenize data convert bench \
-                 doctor completions man";
+    let verbs = "train generate chat embed serve replay eval inspect walk lesson params report plan check tokenize \
+                 data convert bench doctor completions man";
     let all: Vec<String> = verbs.split_whitespace().map(|verb| format!("{verb} --help")).collect();
     let uses = [
         "--version".to_string(),
@@ -214,7 +219,8 @@ fn a_small_stack_is_enough() {
     }
 }
 
-/// Every verb, with twice the memory that `plan` says beside the program itself, and little stack: it is done, or says why it is not.
+/// Every verb, with twice the memory that `plan` says beside the program itself, and little stack: it is done, or says
+/// why it is not.
 #[test]
 #[ignore = "gate"]
 #[cfg(target_os = "linux")]

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 const TINY: &str =
     "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --warmup-steps 2 --sample 0 --threads 1";
-const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a diamond in the sky.\n";
+const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a \
+                     diamond in the sky.\n";
 
 fn train(folder: &Folder, out: &str, rest: &str) -> Value {
     let data = folder.file("rhyme.txt", RHYME.repeat(12));
@@ -191,7 +192,8 @@ fn a_large_vocabulary_made_dense() {
     let mut used: Vec<u64> = ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
     used.sort_unstable();
     used.dedup();
-    let size = "--d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4 --schedule constant --threads 1 --sample 5";
+    let size = "--d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4 --schedule constant --threads \
+                1 --sample 5";
     let train = format!("train --data {rhyme} --tokenizer gpt2:dense --val-fraction 0 {size} --out m --json");
     f.ok(&format!("{train} --steps 3"));
     let config: Value = serde_json::from_slice(&f.bytes("m/config.json")).unwrap();
@@ -360,7 +362,8 @@ fn killed_at_any_moment_nothing_is_lost() {
     let f = Folder::new("kill");
     let data = f.file("rhyme.txt", RHYME.repeat(12));
     let flags = format!(
-        "--data {data} --tokenizer char {TINY} --threads 2 --steps 60 --save-every 3 --eval-every 5 --eval-tokens 200 --dropout 0.1 --accumulate 2"
+        "--data {data} --tokenizer char {TINY} --threads 2 --steps 60 --save-every 3 --eval-every 5 --eval-tokens 200 \
+         --dropout 0.1 --accumulate 2"
     );
     f.ok(&format!("train {flags} --out whole"));
     let mut kills = 0;
@@ -531,7 +534,8 @@ fn masked_models_learn_and_fill() {
     let data = f.file("rhyme.txt", RHYME.repeat(20));
     let small = "--d-model 32 --n-head 2 --n-layer 2 --context-length 16 --batch-size 16 --sample 0 --threads 2";
     let summary = f.json(&format!(
-        "train --preset formulated-bert --data {data} {small} --steps 600 --learning-rate 0.003 --init xavier --out bert --json"
+        "train --preset formulated-bert --data {data} {small} --steps 600 --learning-rate 0.003 --init xavier --out \
+         bert --json"
     ));
     assert!(summary["train_loss"].as_f64().unwrap() < 1.5, "{summary}");
     let filled = f.ok("generate --model bert --prompt 'Twinkle, twinkle, little [MASK], how I wonder what you are.'");
@@ -552,7 +556,8 @@ fn masked_models_learn_and_fill() {
     f.fails(1, "generate --model bert --prompt 'no mask'", &["[MASK]"]);
 }
 
-/// Three words make windows in which most draws mask nothing: every seed trains, every step has a loss, and so has an evaluation.
+/// Three words make windows in which most draws mask nothing: every seed trains, every step has a loss, and so has an
+/// evaluation.
 #[test]
 #[ignore = "gate"]
 fn a_few_masked_words_are_learned() {
@@ -563,7 +568,8 @@ fn a_few_masked_words_are_learned() {
         f.file("w.txt", words);
         for seed in [0, 1, 2, 10] {
             let run = format!(
-                "train --preset formulated-bert --data w.txt {sizes} --context-length {context} --steps 12 --seed {seed}"
+                "train --preset formulated-bert --data w.txt {sizes} --context-length {context} --steps 12 --seed \
+                 {seed}"
             );
             f.ok(&format!("{run} --sample 0 --force --out b --json"));
             let lines = fs::read_to_string(f.0.join("b/metrics.jsonl")).unwrap();
@@ -576,7 +582,8 @@ fn a_few_masked_words_are_learned() {
     }
 }
 
-/// A step that sees a question alone has no loss: none is logged, none is in the mean, and the others are what they would be.
+/// A step that sees a question alone has no loss: none is logged, none is in the mean, and the others are what they
+/// would be.
 #[test]
 fn a_loss_over_no_tokens_is_no_loss() {
     let f = Folder::new("no-loss");
@@ -739,8 +746,8 @@ fn leaves(f: &Folder) {
     }
 }
 
-/// What a terminal of 60 columns shows while keys are typed, each after a text was seen, and the code; none where there is no `script`,
-/// which makes a terminal.
+/// What a terminal of 60 columns shows while keys are typed, each after a text was seen, and the code; none where there
+/// is no `script`, which makes a terminal.
 #[cfg(target_os = "linux")]
 fn at_a_terminal(f: &Folder, arguments: &str, keys: &[(&str, &str)]) -> Option<(Option<i32>, String)> {
     let mut script = Command::new("script");
@@ -808,7 +815,8 @@ fn fed(f: &Folder, arguments: &str, input: &str) -> (Option<i32>, String, String
     (out.status.code(), text(&out.stdout), text(&out.stderr))
 }
 
-/// With a dashboard or without one, and whoever looks at the run afterwards: the same weights, and the same lines in the log.
+/// With a dashboard or without one, and whoever looks at the run afterwards: the same weights, and the same lines in
+/// the log.
 #[cfg(target_os = "linux")]
 #[test]
 fn looking_at_a_run_changes_no_bit() {
@@ -1077,8 +1085,8 @@ fn a_prompt_is_one_prompt_wherever_it_comes_from() {
     assert_eq!(f.ok(&format!("{generate} --prompt @p.txt")), said);
 }
 
-/// A text of one's own of the size that a document used (contract R032): all of it is read, as characters of several bytes too,
-/// and parted once (R038): the end, as large as asked for, is for validation and never learned.
+/// A text of one's own of the size that a document used (contract R032): all of it is read, as characters of several
+/// bytes too, and parted once (R038): the end, as large as asked for, is for validation and never learned.
 #[test]
 fn a_text_of_ones_own_is_read_whole_and_parted() {
     let f = Folder::new("own");
@@ -1339,8 +1347,8 @@ fn a_plan_counts_processes() {
     let plan = f.json(&format!("{nano} --ranks 4 --network 1g --json"));
     let ranks = &plan["ranks"];
     let is = |key: &str, wanted: u64| assert_eq!(ranks[key], wanted, "{key}: {ranks}");
-    // 2048 x 128 + 64 x 128 + 4 x (2 x 128 + 4 x 128 x 128 + 2 x 128 x 512) + 128 = 1,057,920 numbers in f32: the table of 1,979
-    // tokens has room for 2,048
+    // 2048 x 128 + 64 x 128 + 4 x (2 x 128 + 4 x 128 x 128 + 2 x 128 x 512) + 128 = 1,057,920 numbers in f32: the table
+    // of 1,979 tokens has room for 2,048
     let weights = 4 * 1_057_920;
     is("processes", 4);
     is("micro_batches", 2);
@@ -1420,8 +1428,9 @@ fn a_rate_is_found_and_nothing_is_written() {
     assert!(std::fs::read_dir(&f.0).unwrap().count() == 1, "nothing is written");
 }
 
-/// What `plan` says of memory is what training takes, within 5 %, whether threads take whole sequences or share each op. How much of the
-/// program itself is in memory differs by some 3 MB from run to run, 5 % of `nano`: so both are larger.
+/// What `plan` says of memory is what training takes, within 5 %, whether threads take whole sequences or share each
+/// op. How much of the program itself is in memory differs by some 3 MB from run to run, 5 % of `nano`: so both are
+/// larger.
 #[test]
 #[ignore = "gate"]
 #[cfg(target_os = "linux")]

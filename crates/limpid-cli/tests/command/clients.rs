@@ -1,5 +1,6 @@
-//! Clients of `limpid serve`: docs/serve.md block by block, the clients of reference/clients, and lm-eval. A program that is not there is
-//! left out, and the test says so; `PYTHON` names a Python that has the packages, and `NODE_FOLDER` a folder that has those of npm.
+//! Clients of `limpid serve`: docs/serve.md block by block, the clients of reference/clients, and lm-eval. A program
+//! that is not there is left out, and the test says so; `PYTHON` names a Python that has the packages, and
+//! `NODE_FOLDER` a folder that has those of npm.
 #![cfg(all(unix, feature = "serve"))]
 
 use crate::common::{Folder, blocks_of, root, text};
@@ -102,7 +103,8 @@ fn the_guide_runs() {
 /// A template whose markers do not end an answer, so that one may hold them.
 const TEMPLATE: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>";
 
-/// Each of the clients as it is, on a model that continues texts, one that answers conversations, and one whose answers hold special tokens.
+/// Each of the clients as it is, on a model that continues texts, one that answers conversations, and one whose answers
+/// hold special tokens.
 #[test]
 fn clients_run_unchanged() {
     let Some(python) = python("openai") else { return };

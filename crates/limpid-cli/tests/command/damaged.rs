@@ -1,4 +1,5 @@
-//! Files that are not what they should be: a bit that changed, numbers of the wrong kind, pipes and devices in a file's place.
+//! Files that are not what they should be: a bit that changed, numbers of the wrong kind, pipes and devices in a file's
+//! place.
 #![cfg(unix)]
 
 use crate::common::{self, Folder, refused};

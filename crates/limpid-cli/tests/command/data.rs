@@ -29,7 +29,8 @@ fn toy_vocabularies_are_made_by_commands() {
     f.fails(2, "tokenize train corpus.txt --vocab-size 300 --newlines false --out x.json", &["--kind word"]);
 }
 
-/// The documents' examples by name: their words and nothing else, for a model of the next word and one of masked words, in order.
+/// The documents' examples by name: their words and nothing else, for a model of the next word and one of masked words,
+/// in order.
 #[test]
 fn the_documents_examples_are_trained_on_by_name() {
     let f = Folder::new("examples-by-name");

@@ -160,8 +160,8 @@ mod slow {
         texts.flat_map(all).filter(|step| step["add"]["vector"].is_null() && step["layer"] != "1..2").collect()
     }
 
-    /// The guide's directions steer the default model as it says: at one length all that is written is words, following each other as they do
-    /// without it; at two the text falls apart.
+    /// The guide's directions steer the default model as it says: at one length all that is written is words, following
+    /// each other as they do without it; at two the text falls apart.
     #[test]
     #[ignore = "trains the default model"]
     fn the_directions_of_the_guide_leave_words_whole() {

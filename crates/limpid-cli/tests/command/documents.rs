@@ -1,5 +1,6 @@
-//! Every command that README.md and docs/*.md show in a `sh` block, run as it is written by a shell that finds `limpid`, document
-//! by document, in a folder with the files that it speaks of. Where other tests run a document, or no test can, it says so here.
+//! Every command that README.md and docs/*.md show in a `sh` block, run as it is written by a shell that finds
+//! `limpid`, document by document, in a folder with the files that it speaks of. Where other tests run a document, or
+//! no test can, it says so here.
 #![cfg(unix)]
 
 use crate::common::{Folder, block, blocks_of, root, text};
@@ -29,8 +30,8 @@ const LEFT_OUT: [(&str, &str); 11] = [
     ("kubectl ", "it needs a cluster"),
 ];
 
-/// What keeps a training short: a step or two of the model at its own size, and a short validation; the large ones with few short
-/// windows, and GPT and GPT-2 narrow, with one block (presets.rs of the library's tests has them whole).
+/// What keeps a training short: a step or two of the model at its own size, and a short validation; the large ones with
+/// few short windows, and GPT and GPT-2 narrow, with one block (presets.rs of the library's tests has them whole).
 fn short(command: &str) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![];
     if command.starts_with("limpid train") && command.contains("--lr-find") {
@@ -71,7 +72,8 @@ fn commands(document: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a launcher of processes starts: a limpid without MPI runs it in one process. One without GPUs runs on the processor.
+/// What a launcher of processes starts: a limpid without MPI runs it in one process. One without GPUs runs on the
+/// processor.
 fn started(line: String) -> String {
     let on_gpu = |word: &&str| *word == "gpu" || *word == "auto" || word.starts_with("gpu:");
     let device = line.split("--device ").nth(1).and_then(|rest| rest.split(' ').next()).filter(on_gpu);

@@ -98,7 +98,8 @@ fn a_closed_terminal_ends_what_runs_in_it() {
     // a text that nothing ends
     f.ok(&format!("train --data rhyme.txt {TINY} --steps 1 --sample 0 --out plain --json"));
     let train = format!(
-        "train --data rhyme.txt {TINY} --steps 100000000 --schedule constant --warmup-steps 0 --save-every 100000000 --sample 0"
+        "train --data rhyme.txt {TINY} --steps 100000000 --schedule constant --warmup-steps 0 --save-every 100000000 \
+         --sample 0"
     );
     let (both, controlled) = (&[true, false][..], &[true][..]);
     let cases = [

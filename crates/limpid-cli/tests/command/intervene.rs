@@ -1,4 +1,5 @@
-//! `--intervene`: what a run is made to do, in the terminal; every step that docs/interventions.md shows; and what is refused.
+//! `--intervene`: what a run is made to do, in the terminal; every step that docs/interventions.md shows; and what is
+//! refused.
 
 use crate::common::{Folder, root};
 use serde_json::Value;

@@ -1,10 +1,11 @@
-//! What is trained leaves: models of the defaults as other programs' files; what cannot names the flag that would have avoided it,
-//! and that flag does. What does not fit into memory names what does.
+//! What is trained leaves: models of the defaults as other programs' files; what cannot names the flag that would have
+//! avoided it, and that flag does. What does not fit into memory names what does.
 
 use crate::common::Folder;
 use std::fs;
 
-const SMALL: &str = "--data book.txt --n-layer 1 --d-model 32 --n-head 2 --d-ff 128 --positions learned --context-length 16 --batch-size 4 --steps 2 --sample 0 --json";
+const SMALL: &str = "--data book.txt --n-layer 1 --d-model 32 --n-head 2 --d-ff 128 --positions learned \
+                     --context-length 16 --batch-size 4 --steps 2 --sample 0 --json";
 
 fn folder(name: &str) -> Folder {
     let f = Folder::new(name);
@@ -116,8 +117,8 @@ fn what_does_not_fit_names_what_does() {
     assert_eq!(f.json("plan --data book.txt --json")["fits"], true);
 }
 
-/// `--steps` changes the number of steps and nothing that a step computes, whatever the text and however the preset was come by. (Without
-/// it a small text decides how much of it is validated, and how often, too: `fitted.rs` of limpid.)
+/// `--steps` changes the number of steps and nothing that a step computes, whatever the text and however the preset was
+/// come by. (Without it a small text decides how much of it is validated, and how often, too: `fitted.rs` of limpid.)
 #[test]
 #[ignore = "gate"]
 fn nano_has_one_recipe() {

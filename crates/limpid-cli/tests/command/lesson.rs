@@ -1,5 +1,5 @@
-//! `limpid lesson` as a user meets it: the list, the text at any width, JSON, wrong names, Ctrl-C; and that every claim holds from the
-//! usual seed. Other seeds are for tests/study/lessons.rs of limpid-study.
+//! `limpid lesson` as a user meets it: the list, the text at any width, JSON, wrong names, Ctrl-C; and that every claim
+//! holds from the usual seed. Other seeds are for tests/study/lessons.rs of limpid-study.
 
 use crate::common::{Folder, blocks_of, missing, text};
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! llm.c's two programs beside limpid's own: what train_gpt2 and test_gpt2 printed (`reference/llmc.py programs`), line by line.
+//! llm.c's two programs beside limpid's own: what train_gpt2 and test_gpt2 printed (`reference/llmc.py programs`), line
+//! by line.
 
 use crate::common::{Folder, root, text};
 use std::fs;
@@ -27,8 +28,8 @@ fn folder(name: &str) -> Folder {
     f
 }
 
-/// Compares lines word by word: numbers with a fraction to 2e-5 (sums of f32 in another order, printed with six digits), all else as it
-/// is. Times are not compared.
+/// Compares lines word by word: numbers with a fraction to 2e-5 (sums of f32 in another order, printed with six
+/// digits), all else as it is. Times are not compared.
 #[track_caller]
 fn same_lines(got: &str, want: &str) {
     let own = |line: &&str| !line.starts_with("num_activations");
@@ -51,7 +52,8 @@ fn same_lines(got: &str, want: &str) {
     }
 }
 
-/// Every line of train_gpt2: its sizes, its losses of 41 shuffled batches, its evaluations, and the very tokens that it draws.
+/// Every line of train_gpt2: its sizes, its losses of 41 shuffled batches, its evaluations, and the very tokens that it
+/// draws.
 #[test]
 fn a_training_prints_what_train_gpt2_prints() {
     let f = folder("train-gpt2");
@@ -92,7 +94,8 @@ fn the_recipe_takes_the_flags_of_train() {
     }
 }
 
-/// Every line of test_gpt2, which compares with ten losses of its own that are GPT-2's: those are judged by what it printed instead.
+/// Every line of test_gpt2, which compares with ten losses of its own that are GPT-2's: those are judged by what it
+/// printed instead.
 #[test]
 fn a_check_prints_what_test_gpt2_prints() {
     let f = folder("test-gpt2");

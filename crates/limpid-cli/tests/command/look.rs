@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a diamond in the sky.\n";
+const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a \
+                     diamond in the sky.\n";
 
 /// A folder with a model `m`, one `new` whose only step moved nothing, and `bare`: `m` without its limpid.toml.
 fn folder() -> &'static Path {
@@ -18,7 +19,8 @@ fn folder() -> &'static Path {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(path.join("bare")).unwrap();
         fs::write(path.join("rhyme.txt"), RHYME.repeat(12)).unwrap();
-        let size = "--d-model 16 --n-head 2 --d-ff 64 --positions learned --n-layer 2 --context-length 16 --batch-size 4 --seed 5 --threads 1";
+        let size = "--d-model 16 --n-head 2 --d-ff 64 --positions learned --n-layer 2 --context-length 16 \
+                    --batch-size 4 --seed 5 --threads 1";
         for rest in ["--out m --steps 60 --learning-rate 0.01", "--out new --steps 1 --learning-rate 1e-9"] {
             let arguments = format!("train --data rhyme.txt --tokenizer char {size} --sample 0 --json {rest}");
             let out = run_in(&path, &arguments);
@@ -259,7 +261,8 @@ fn a_summary_fits_the_lines_it_is_given() {
     };
     for (width, columns) in [(40, "tensor symbol"), (80, "tensor symbol shape formula")] {
         let text = shown(&width.to_string());
-        assert!(text.lines().all(|line| line.chars().count() <= width + 3), "{text}"); // the tildes of X̃ take no column
+        // the tildes of X̃ take no column
+        assert!(text.lines().all(|line| line.chars().count() <= width + 3), "{text}");
         assert_eq!(header(&text), columns);
         assert!(text.contains("\nblocks.1\n  hook_resid_pre "), "{text}");
     }
@@ -343,9 +346,8 @@ fn a_picture_has_the_colours_of_its_values() {
     assert_eq!(plots[0]["parts"][0]["kind"], "matrix");
     assert_eq!(numbers(&plots[0]["parts"][0]["values"]), weights[16..32]);
     // several, each to its file; the ending says how it is drawn
-    ok(
-        "inspect --model m --prompt star --plot loss --plot cos(hook_embed) --palette cividis --diagram loss --plot-out l.png --plot-out c.SVG --plot-out d.svg",
-    );
+    ok("inspect --model m --prompt star --plot loss --plot cos(hook_embed) --palette cividis --diagram loss \
+        --plot-out l.png --plot-out c.SVG --plot-out d.svg");
     assert!(fs::read(out("l.png")).unwrap().starts_with(b"\x89PNG"));
     let [r, g, b] = Palette::Cividis.colour(255);
     assert!(fs::read_to_string(out("c.SVG")).unwrap().contains(&format!("#{r:02x}{g:02x}{b:02x}")));
@@ -359,7 +361,8 @@ fn a_picture_has_the_colours_of_its_values() {
     // a model that was never trained needs no run for its shapes
     let svg = ok("inspect --preset gpt2-xl --diagram block");
     assert!(svg.starts_with("<svg ") && svg.contains("(1, 25, 1,024, 1,024)"), "{svg}");
-    // in a document's words, from shapes alone and beside a run; layers and sketch have llm.c's unless another's are asked for
+    // in a document's words, from shapes alone and beside a run; layers and sketch have llm.c's unless another's are
+    // asked for
     for (asked, word) in [
         ("--preset zero-to-hero --diagram head --notation s1", ">softmax_output</text>"),
         ("--model m --prompt star --diagram attention --notation s3", ">MHA output</text>"),
@@ -410,9 +413,9 @@ fn an_untrained_model_can_be_looked_at() {
     assert!(out.status.success() && text(&out.stderr).contains("llmc-gpt2 is untrained here"), "{}", text(&out.stderr));
     let shown = text(&out.stdout);
     assert!(shown.starts_with("2 tokens: loss ") && shown.contains("\n\"Hello\"  \" world\"\n"), "{shown}");
-    let shown = ok(
-        "inspect --preset decoder-readme --prompt 'dog jumps around cat' --tensor blocks.0.attn.hook_pattern --head 0",
-    );
+    let shown =
+        ok("inspect --preset decoder-readme --prompt 'dog jumps around cat' --tensor blocks.0.attn.hook_pattern \
+            --head 0");
     assert!(shown.contains("jumps") && shown.contains("around"), "{shown}");
     fails(1, "inspect --preset nano --prompt Hello", "learned from the text that it is trained on");
 }
@@ -604,7 +607,8 @@ fn windows_of_a_text_and_their_targets() {
     fails(2, "inspect --model m --data rhyme.txt --batch-size 0", "--batch-size");
     fails(1, "inspect --model m --data builtin:star", "built-in corpus `star`");
     // a tokenizer that numbers only some of another's ids: both are shown
-    let rhyme = "train --data builtin:s3 --tokenizer cl100k_base:dense --context-length 4 --val-fraction 0 --steps 1 --sample 0";
+    let rhyme = "train --data builtin:s3 --tokenizer cl100k_base:dense --context-length 4 --val-fraction 0 --steps 1 \
+                 --sample 0";
     let out = run_in(folder(), &format!("{rhyme} --d-model 8 --n-head 1 --n-layer 1 --out dense --threads 1"));
     assert!(out.status.success(), "{}", text(&out.stderr));
     let found = object("inspect --model dense --prompt 'dog jumps' --tensor input");
@@ -636,9 +640,9 @@ fn a_mask_from_a_file() {
             .zip(p)
             .for_each(|(share, p)| assert!((share / sum - p).abs() < 1e-5, "row {row}: {p}, {share} / {sum}"));
     }
-    let heat = ok(
-        "inspect --model m --prompt star --mask-file odd.txt --tensor blocks.0.attn.hook_pattern --view heat --head 0",
-    );
+    let heat =
+        ok("inspect --model m --prompt star --mask-file odd.txt --tensor blocks.0.attn.hook_pattern --view heat \
+            --head 0");
     assert_eq!(heat.lines().nth(4).unwrap(), "a ·      ·      ███1.0 ·");
     let out = run_in(folder(), "inspect --model m --prompt star --mask-file odd.txt --tensor logits");
     assert!(text(&out.stderr).contains("(causal) does not apply") && text(&out.stderr).lines().count() == 1);
@@ -722,7 +726,8 @@ fn a_text_counted_and_a_vocabulary_printed() {
     fails(1, "tokenize --tokenizer char --vocab", "learned from a text");
     fails(2, "tokenize", "TEXT is missing");
     fails(2, "tokenize --decode --stats 1,2", "--stats");
-    // "The Formulated GPT-2" counts from 1: the same matrix, its rows and columns numbered so, and each 1 in the column of its id
+    // "The Formulated GPT-2" counts from 1: the same matrix, its rows and columns numbered so, and each 1 in the column
+    // of its id
     let both = ok(&format!("{s0} --one-hot --one-based"));
     let ids = object(&format!("{s0} --one-based"))["ids"].clone();
     let table: Vec<Vec<&str>> = both.lines().map(|line| line.split_whitespace().collect()).collect();

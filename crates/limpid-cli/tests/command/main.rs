@@ -1,7 +1,8 @@
-//! The binary as people use it, in one program: `cargo test --workspace --test command tune::` runs the tests of tune.rs.
+//! The binary as people use it, in one program: `cargo test --workspace --test command tune::` runs the tests of
+//! tune.rs.
 //!
-//! Apart are `hostile`, which is its own harness and counts what each of its threads holds; and `gpu` and `ranks`, which want a feature, and
-//! are built again for another MPI.
+//! Apart are `hostile`, which is its own harness and counts what each of its threads holds; and `gpu` and `ranks`,
+//! which want a feature, and are built again for another MPI.
 
 mod bounds;
 mod cli;

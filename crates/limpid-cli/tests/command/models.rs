@@ -117,7 +117,8 @@ fn convert_says_what_goes_along_and_what_does_not() {
     assert!(!String::from_utf8(f.bytes("back/config.json")).unwrap().contains("auto_map"));
     let value = f.json("convert own back.gguf --json");
     assert_eq!(value["left_behind"], serde_json::json!(["generation_config.json"]));
-    // a training that goes on from it has the same beside its weights, in the place of what was there; an adapter's folder has not
+    // a training that goes on from it has the same beside its weights, in the place of what was there; an adapter's
+    // folder has not
     fs::create_dir(f.0.join("tuned")).unwrap();
     f.file("tuned/generation_config.json", "stale");
     let goes_on = "--data text.txt --sample 0 --steps 1 --batch-size 2 --context 8";
@@ -163,7 +164,8 @@ fn convert_says_what_goes_along_and_what_does_not() {
     f.fails(1, "params --model none", &["limpid does not support model_type `xglm`", "gpt2, gpt_bigcode"]);
 }
 
-/// What one file has no place for is said, and the tokens that pad and mask go along: named by tokenizer_config.json, or by themselves.
+/// What one file has no place for is said, and the tokens that pad and mask go along: named by tokenizer_config.json,
+/// or by themselves.
 #[test]
 fn one_file_says_what_it_has_no_place_for() {
     let f = Folder::new("one-file");
@@ -193,7 +195,8 @@ fn one_file_says_what_it_has_no_place_for() {
     assert_eq!(f.json("convert hf.gguf own --json")["metadata_left_out"], keys);
 }
 
-/// The types that were written are said, where they are not what was asked for too; and rows of the model that no token has.
+/// The types that were written are said, where they are not what was asked for too; and rows of the model that no token
+/// has.
 #[test]
 fn convert_says_which_types_and_tokens_there_are() {
     let f = trained("types");
@@ -232,7 +235,8 @@ fn convert_says_which_types_and_tokens_there_are() {
     assert_eq!(f.json("convert m whole --to hf --json")["rows_without_token"], 0);
 }
 
-/// llama.cpp leaves texts as they are where Qwen's tokenizer brings them to NFC: they are compared after it, and that is said.
+/// llama.cpp leaves texts as they are where Qwen's tokenizer brings them to NFC: they are compared after it, and that
+/// is said.
 #[test]
 #[ignore = "gate"]
 fn verify_compares_what_a_tokenizer_brings_to_nfc() {
@@ -262,8 +266,8 @@ fn verify_compares_what_a_tokenizer_brings_to_nfc() {
     assert_eq!(f.json("convert m other --to hf --verify --json")["of_these_after_nfc"], 0);
 }
 
-/// llama.cpp puts a blank before every part of a text where Llama's tokenizer puts one before its beginning: that is said, and such texts are
-/// not compared.
+/// llama.cpp puts a blank before every part of a text where Llama's tokenizer puts one before its beginning: that is
+/// said, and such texts are not compared.
 #[test]
 fn verify_leaves_out_texts_before_which_llama_cpp_puts_a_blank() {
     let f = Folder::new("blank");
@@ -392,7 +396,8 @@ fn what_the_shell_allows_is_kept_to() {
     }
     assert!(!f.0.join("none").exists());
     // what fits as f32 and not as f64: 25 million parameters, 0.4 GB and 1 GB to train
-    let wide = "bench train --preset nano --d-model 512 --d-ff 2048 --n-layer 8 --batch-size 1 --context-length 8 --device reference";
+    let wide = "bench train --preset nano --d-model 512 --d-ff 2048 --n-layer 8 --batch-size 1 --context-length 8 \
+                --device reference";
     let (code, said) = run(900_000, wide);
     assert!(
         code == Some(1) && said.contains("needs 1.") && said.contains("--device cpu takes half"),

@@ -1,4 +1,5 @@
-//! What verbs write over: their own earlier output, and nothing else without `--force`. `src/outputs_tests.rs` tries the rule itself.
+//! What verbs write over: their own earlier output, and nothing else without `--force`. `src/outputs_tests.rs` tries
+//! the rule itself.
 
 use crate::common::{Folder, LIMPID, text, words};
 use std::process::Command;
@@ -25,7 +26,8 @@ const COMMANDS: &[(&str, &str)] = &[
 fn an_output_is_written_again_and_another_kind_is_not() {
     let f = Folder::new("outputs");
     f.file("rhyme.txt", "Twinkle, twinkle, little star, how I wonder what you are.\n".repeat(40));
-    f.ok("train --data rhyme.txt --tokenizer char --n-layer 2 --n-head 2 --d-model 16 --context-length 16 --steps 2 --sample 0 --out m");
+    f.ok("train --data rhyme.txt --tokenizer char --n-layer 2 --n-head 2 --d-model 16 --context-length 16 --steps 2 \
+          --sample 0 --out m");
     let write = |(kind, command): &(&str, &str)| {
         let command = command.replace("OUT", kind);
         f.ok(&command);
@@ -98,6 +100,9 @@ fn a_flag_is_given_once() {
     // what is a list, or layers, is joined
     f.file("rhyme.txt", "Twinkle, twinkle, little star.\n".repeat(20));
     f.file("run.toml", "n_layer = 3\nthreads = 1\ndata = \"none.txt\"\n");
-    let plan = f.json("plan --config run.toml --data rhyme.txt --tokenizer char --n-layer 2 --freeze embed.* --freeze blocks.0.* --json");
+    let plan = f.json(
+        "plan --config run.toml --data rhyme.txt --tokenizer char --n-layer 2 --freeze embed.* --freeze blocks.0.* \
+         --json",
+    );
     assert_eq!(plan["config"]["n_layer"], 2);
 }

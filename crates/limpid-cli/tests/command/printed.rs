@@ -1,5 +1,5 @@
-//! Commands that errors and results print do what they are printed for: each is pasted into a shell, in the folder where it was printed.
-//! printed_tests.rs of the sources reads all of them, walks.rs runs those of walks.
+//! Commands that errors and results print do what they are printed for: each is pasted into a shell, in the folder
+//! where it was printed. printed_tests.rs of the sources reads all of them, walks.rs runs those of walks.
 #![cfg(unix)]
 
 use crate::common::{Folder, LIMPID, printed, text};

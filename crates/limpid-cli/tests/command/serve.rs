@@ -11,7 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 2 --context-length 32 --batch-size 4 --warmup-steps 2 --schedule constant --sample 0 --threads 1";
+const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 2 --context-length 32 --batch-size 4 \
+                    --warmup-steps 2 --schedule constant --sample 0 --threads 1";
 
 fn train(folder: &Folder, rest: &str) {
     let data = folder.file("text.txt", "to be or not to be, that is the question. ".repeat(40));
@@ -30,7 +31,10 @@ fn a_model_is_served_until_it_is_told_to_stop() {
     // the answer is what the verb `generate` writes
     let answer =
         served.complete(&json!({ "prompt": "to be", "max_tokens": 12, "temperature": 0.7, "seed": 5, "n": 2 }));
-    let written = f.json("generate --model m --prompt 'to be' --max-tokens 12 --temperature 0.7 --seed 5 --num-samples 2 --overflow stop --json");
+    let written = f.json(
+        "generate --model m --prompt 'to be' --max-tokens 12 --temperature 0.7 --seed 5 --num-samples 2 --overflow \
+         stop --json",
+    );
     for choice in 0..2 {
         assert_eq!(answer["choices"][choice]["text"], written["samples"][choice]["text"]);
     }
@@ -110,7 +114,8 @@ fn what_cannot_be_served_is_said_in_a_line() {
     f.file("endless.jinja", "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    f.ok("train --preset formulated-bert --steps 1 --data text.txt --d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 2 --out masked --sample 0");
+    f.ok("train --preset formulated-bert --steps 1 --data text.txt --d-model 16 --n-head 2 --n-layer 1 \
+          --context-length 16 --batch-size 2 --out masked --sample 0");
     std::fs::create_dir_all(f.0.join("bare")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(f.0.join("m").join(name), f.0.join("bare").join(name)).unwrap();
@@ -177,17 +182,19 @@ fn a_run_that_goes_on_is_followed() {
     assert!(said.contains("now serving the checkpoint of step 40 (limpid-"), "{said}");
 }
 
-/// `train --serve` answers while the run trains, from its state before the first step on; training writes the same bytes, and Ctrl-C ends
-/// both.
+/// `train --serve` answers while the run trains, from its state before the first step on; training writes the same
+/// bytes, and Ctrl-C ends both.
 #[test]
 #[ignore = "gate"]
 fn a_run_serves_its_page_while_it_trains() {
     let f = Folder::new("train-serve");
     f.file("text.txt", "to be or not to be, that is the question.\n".repeat(60));
     let run = |out: &str, steps: usize, rest: &str| {
-        let sizes = "--n-layer 2 --d-model 16 --n-head 2 --context-length 40 --batch-size 2 --threads 1 --sample 0 --schedule constant";
+        let sizes = "--n-layer 2 --d-model 16 --n-head 2 --context-length 40 --batch-size 2 --threads 1 --sample 0 \
+                     --schedule constant";
         format!(
-            "train --data text.txt --tokenizer char {sizes} --probe --probe-every 50 --steps {steps} --out {out} {rest}"
+            "train --data text.txt --tokenizer char {sizes} --probe --probe-every 50 --steps {steps} --out {out} \
+             {rest}"
         )
     };
     let live = Serving::run(f.command(&run("live", 1_000_000, "--save-every 50 --serve 127.0.0.1:0")));
@@ -253,7 +260,8 @@ fn a_run_serves_its_page_while_it_trains() {
     );
 }
 
-/// Four clients ask without a pause while a run goes on: every request is answered, by one checkpoint, which makes it again.
+/// Four clients ask without a pause while a run goes on: every request is answered, by one checkpoint, which makes it
+/// again.
 #[test]
 #[ignore = "gate"]
 fn answers_replay_on_the_checkpoint_that_gave_them() {
@@ -285,7 +293,8 @@ fn answers_replay_on_the_checkpoint_that_gave_them() {
             let (served, stop, answers) = (&served, &stop, &answers);
             scope.spawn(move || {
                 for seed in (client..).step_by(4).take_while(|_| !stop.load(Relaxed)) {
-                    let ask = json!({ "prompt": "to be", "max_tokens": 1 + seed % 9, "seed": seed, "limpid": { "receipt": true } });
+                    let ask = json!({ "prompt": "to be", "max_tokens": 1 + seed % 9, "seed": seed,
+                        "limpid": { "receipt": true } });
                     answers.lock().unwrap().push(served.complete(&ask));
                 }
             });
@@ -314,8 +323,8 @@ fn answers_replay_on_the_checkpoint_that_gave_them() {
     assert_eq!(known, answers.lock().unwrap().len());
 }
 
-/// A change that a request asks for is made only where the server's owner allows it; its receipt is replayed, and one that was altered is
-/// found out.
+/// A change that a request asks for is made only where the server's owner allows it; its receipt is replayed, and one
+/// that was altered is found out.
 #[test]
 fn interventions_are_allowed_served_and_replayed() {
     let f = Folder::new("serve-interventions");

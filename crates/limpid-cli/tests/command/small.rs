@@ -47,16 +47,17 @@ fn fifty_conversations_make_a_model_that_answers_them() {
     assert!(right >= 48, "{right} of 50: {answers}");
 }
 
-/// The markers of any template are single tokens of a tokenizer that is learned for it, and so are those that are asked for beside them.
+/// The markers of any template are single tokens of a tokenizer that is learned for it, and so are those that are asked
+/// for beside them.
 #[test]
 #[ignore = "gate"]
 fn markers_of_a_template_are_single_tokens() {
     let f = Folder::new("markers");
     f.file("chat.jsonl", lines(&talks(12)));
-    let chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}\
-        {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    let inst = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}</s>\
-        {% endif %}{% endfor %}";
+    let chatml = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor \
+                  %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    let inst = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content \
+                }}</s>{% endif %}{% endfor %}";
     f.file("chatml.jinja", chatml);
     f.file("inst.jinja", inst);
     let small = "--steps 1 --n-layer 1 --d-model 16 --sample 0";

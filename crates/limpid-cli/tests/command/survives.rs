@@ -1,6 +1,6 @@
-//! What training withstands: signals and kills at any moment, a full disk, files that cannot be written, streams that are closed.
-//! The run that comes out of it is, to the bit, the run that nothing happened to, or what failed was told. LIMPID_KILLS=1000 runs
-//! as often with a fault (40 times without), LIMPID_SEED chooses others.
+//! What training withstands: signals and kills at any moment, a full disk, files that cannot be written, streams that
+//! are closed. The run that comes out of it is, to the bit, the run that nothing happened to, or what failed was told.
+//! LIMPID_KILLS=1000 runs as often with a fault (40 times without), LIMPID_SEED chooses others.
 #![cfg(unix)]
 
 use crate::common::{Folder, end, kill, last_holds, within};
@@ -127,7 +127,8 @@ const VARIANTS: [&[&str]; 4] = [
     &["--precision", "bf16", "--optimizer", "sgd", "--learning-rate", "0.1", "--label-smoothing", "0.1"],
 ];
 
-/// Takes a run up until it is done. One that ended without a state is not begun again over its weights, unless that is asked for.
+/// Takes a run up until it is done. One that ended without a state is not begun again over its weights, unless that is
+/// asked for.
 #[track_caller]
 fn finish_what_is_left(at: &Path, run: &str, more: &[&str]) {
     let has = |file: &str| at.join(run).join(file).exists();
@@ -277,8 +278,8 @@ fn a_closed_stream_ends_no_training() {
     }
 }
 
-/// A file that may not grow stands for a disk that is full: training goes on and says so, the last state stays whole, and
-/// with room again the run is as if nothing had been.
+/// A file that may not grow stands for a disk that is full: training goes on and says so, the last state stays whole,
+/// and with room again the run is as if nothing had been.
 #[test]
 #[ignore = "gate"]
 fn a_full_disk_loses_nothing() {
@@ -369,7 +370,8 @@ fn begin(at: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     limpid(at, &[&["train", "--data", "text.txt"], TINY, more].concat())
 }
 
-/// Killed before its first save, a run knows its settings: neither `--resume auto` nor `--resume DIR` needs another flag.
+/// Killed before its first save, a run knows its settings: neither `--resume auto` nor `--resume DIR` needs another
+/// flag.
 #[test]
 fn a_run_that_saved_nothing_begins_again_as_it_was() {
     let at = folder("again");
@@ -397,7 +399,8 @@ fn a_run_that_saved_nothing_begins_again_as_it_was() {
     }
 }
 
-/// A run that is refused before its first step leaves nothing, and what some other program left in runs/ is passed over.
+/// A run that is refused before its first step leaves nothing, and what some other program left in runs/ is passed
+/// over.
 #[test]
 fn a_run_that_never_began_leaves_nothing() {
     let at = folder("never");
@@ -522,8 +525,8 @@ fn a_stopped_run_says_so_in_its_exit_code() {
     assert!(summary["stopped"] == true && summary["steps"].as_u64() > Some(0), "{summary}");
 }
 
-/// Somebody removes the log of a run that goes on, or moves its folder away: the log is there again; a folder that is gone is missed, and
-/// nothing is made in its place. Put back, the run goes on from its last state to the same bytes.
+/// Somebody removes the log of a run that goes on, or moves its folder away: the log is there again; a folder that is
+/// gone is missed, and nothing is made in its place. Put back, the run goes on from its last state to the same bytes.
 #[test]
 #[ignore = "gate"]
 #[cfg(target_os = "linux")]

@@ -1,11 +1,12 @@
-//! Files that are taken for something else than they are: pointers of Git LFS, values of another type, GGUF files without a model. Each is told
-//! as what it is, with the way out.
+//! Files that are taken for something else than they are: pointers of Git LFS, values of another type, GGUF files
+//! without a model. Each is told as what it is, with the way out.
 
 use crate::common::Folder;
 use limpid::checkpoint::gguf;
 use std::fs;
 
-const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid \
+                       sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
 const SMALL: &str =
     "--d-model 32 --n-head 2 --n-layer 2 --d-ff 64 --context-length 16 --steps 2 --batch-size 4 --sample 0";
 

@@ -4,8 +4,8 @@ use crate::common::Folder;
 use serde_json::Value;
 use std::fs;
 
-const RUN: &str = "train --data text.txt --tokenizer char --n-layer 2 --d-model 16 --n-head 2 --context-length 40 --batch-size 2 --steps 8 \
-    --sample 0 --threads 1 --out run";
+const RUN: &str = "train --data text.txt --tokenizer char --n-layer 2 --d-model 16 --n-head 2 --context-length 40 \
+                   --batch-size 2 --steps 8 --sample 0 --threads 1 --out run";
 
 #[test]
 fn frames_are_shown_and_told() {

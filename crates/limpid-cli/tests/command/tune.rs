@@ -65,7 +65,10 @@ const SMALL: &str = "--data text.txt --tokenizer char --batch-size 4 --sample 0 
 fn every_format_can_be_gone_on_from() {
     let f = Folder::new("formats");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
-    f.both(&format!("train {SMALL} --d-model 16 --n-head 2 --d-ff 64 --positions learned --n-layer 2 --context-length 16 --steps 5 --out base"));
+    f.both(&format!(
+        "train {SMALL} --d-model 16 --n-head 2 --d-ff 64 --positions learned --n-layer 2 --context-length 16 --steps \
+         5 --out base"
+    ));
     f.both("convert base hf --to hf");
     f.both("convert base model.gguf --tokenizer none");
     f.both("convert base model.bin");
@@ -96,14 +99,18 @@ fn every_format_can_be_gone_on_from() {
     f.both("train --resume lora-base --json");
 }
 
-/// A base of blocks stays so, and trains to the bytes of the same weights as f32: an adapter, going on and within less memory; with frozen
-/// parameters, of which a run that goes on takes f32s. `plan` counts what is kept, in bf16 all f32s.
+/// A base of blocks stays so, and trains to the bytes of the same weights as f32: an adapter, going on and within less
+/// memory; with frozen parameters, of which a run that goes on takes f32s. `plan` counts what is kept, in bf16 all
+/// f32s.
 #[test]
 #[ignore = "gate"]
 fn a_quantised_base_trains_as_its_values_do() {
     let f = Folder::new("quantised");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
-    f.both(&format!("train {SMALL} --d-model 32 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 2 --out base"));
+    f.both(&format!(
+        "train {SMALL} --d-model 32 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 2 --out \
+         base"
+    ));
     f.both("convert base small.gguf --dtype q8_0");
     f.both("convert small.gguf wide --to limpid --dtype f32");
     let own = SMALL.replace("--tokenizer char ", "");
@@ -149,8 +156,8 @@ fn left(folder: &Path) -> (Vec<u8>, BTreeMap<String, Vec<u8>>) {
     (fs::read(kept.iter().find(|path| path.exists()).unwrap()).unwrap(), tensors)
 }
 
-/// A run that the library began is gone on with by the command, and the other way round: each to the bytes of one that never stopped.
-/// Both write the same settings into its folder.
+/// A run that the library began is gone on with by the command, and the other way round: each to the bytes of one that
+/// never stopped. Both write the same settings into its folder.
 #[test]
 fn the_library_and_the_command_go_on_with_each_others_runs() {
     let f = Folder::new("each-other");
@@ -232,15 +239,15 @@ fn what_contradicts_the_model_is_refused() {
     f.refuses("generate --model lora --prompt a", &["base, which is not there", "--adapter"]);
 }
 
-const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}\
-    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% \
+                      endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 const TALKS: &str = r#"{"messages": [{"role": "user", "content": "a cat"}, {"role": "assistant", "content": "a hat"}]}
 {"messages": [{"role": "user", "content": "a bat"}, {"role": "assistant", "content": "a rat"}, {"role": "user", "content": "and"}, {"role": "assistant", "content": "a cat", "weight": 1}]}
 {"messages": [{"role": "user", "content": "a rat"}, {"role": "assistant", "content": "a cat", "weight": 0}, {"role": "user", "content": "a hat"}, {"role": "assistant", "content": "a bat"}]}
 "#;
 
-/// A model is trained on conversations in its own template, or in one that is named, with special tokens that it gets; what it becomes has
-/// both, goes on with both to the same bytes, and a model that is made of it keeps them.
+/// A model is trained on conversations in its own template, or in one that is named, with special tokens that it gets;
+/// what it becomes has both, goes on with both to the same bytes, and a model that is made of it keeps them.
 #[test]
 #[ignore = "gate"]
 fn conversations_are_trained_in_the_template_of_the_model() {
@@ -248,13 +255,14 @@ fn conversations_are_trained_in_the_template_of_the_model() {
     fs::write(f.0.join("text.txt"), format!("{TEXT}user assistant\n").repeat(40)).unwrap();
     fs::write(f.0.join("chat.jsonl"), TALKS).unwrap();
     fs::write(f.0.join("chatml.jinja"), CHATML).unwrap();
-    let small = "--d-model 16 --n-head 2 --n-layer 2 --context-length 64 --batch-size 2 --steps 4 --sample 0 --threads 1 --json";
+    let small = "--d-model 16 --n-head 2 --n-layer 2 --context-length 64 --batch-size 2 --steps 4 --sample 0 \
+                 --threads 1 --json";
     for (base, head) in [("tied", "--tied-head true"), ("untied", "--tied-head false --head-bias true")] {
         f.both(&format!("train --data text.txt --tokenizer char {small} {head} --out {base}"));
         let specials = "--add-special-tokens '<|im_start|>,<|im_end|>'";
         let fresh = format!(
-            "train --from {base} --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --schedule constant \
-             --warmup-steps 0 --learning-rate 0.01 --val-fraction 0 --sample 0 --threads 1 --json"
+            "train --from {base} --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --schedule \
+             constant --warmup-steps 0 --learning-rate 0.01 --val-fraction 0 --sample 0 --threads 1 --json"
         );
         f.refuses(&format!("train --from {base} --data chat.jsonl {specials} --lora 2 --out no"), &["--lora"]);
         // the tokens are new and have rows: the mean of all others
@@ -302,12 +310,14 @@ fn conversations_are_trained_in_the_template_of_the_model() {
         }
         // a model with a template of its own is trained in that one
         let own = format!(
-            "train --from {whole} --data chat.jsonl --batch-size 2 --steps 2 --val-fraction 0 --sample 0 --threads 1 --json"
+            "train --from {whole} --data chat.jsonl --batch-size 2 --steps 2 --val-fraction 0 --sample 0 --threads 1 \
+             --json"
         );
         f.both(&format!("{own} --out {again}"));
         assert_eq!(f.bytes(&format!("{again}/chat_template.jinja")), CHATML.as_bytes());
         f.both(&format!("generate --model {again} --chat 'a cat' --max-tokens 4"));
-        // what is judged is the answers in it: of three conversations "a hat", "a rat", "a cat" and "a bat", each with its end
+        // what is judged is the answers in it: of three conversations "a hat", "a rat", "a cat" and "a bat", each with
+        // its end
         let found = f.json(&format!("eval --model {again} --data chat.jsonl --json"));
         assert_eq!(found["tokens"], 4 * (5 + 1), "{found}");
     }
@@ -322,7 +332,10 @@ fn conversations_are_trained_in_the_template_of_the_model() {
     // another tokenizer's model, from transformers
     let specials = "--add-special-tokens '<|im_start|>,<|im_end|>'";
     f.both("convert tied hf --to hf");
-    f.both(&format!("train --from hf --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --steps 2 --val-fraction 0 --sample 0 --out of-hf"));
+    f.both(&format!(
+        "train --from hf --data chat.jsonl --chat-template chatml.jinja {specials} --batch-size 2 --steps 2 \
+         --val-fraction 0 --sample 0 --out of-hf"
+    ));
     f.both("generate --model of-hf --chat 'a cat' --max-tokens 4");
     f.both("convert of-hf back --to hf");
 }
@@ -335,17 +348,19 @@ fn an_encoder_with_one_segment_is_trained() {
     for name in ["roberta", "camembert", "xlm-roberta"] {
         let from = root(&format!("crates/limpid/fixtures/hf/{name}")).display().to_string();
         f.both(&format!(
-            "train --from {from} --data text.txt --tokenizer char --context 8 --steps 4 --sample 0 --preflight false --out {name}"
+            "train --from {from} --data text.txt --tokenizer char --context 8 --steps 4 --sample 0 --preflight false \
+             --out {name}"
         ));
     }
 }
 
 /// A template that nobody else has.
-const OWN_TURNS: &str = "{% for m in messages %}{{ '<|say|>' + m.role + '\\n' + m.content + '<|fin|>\\n' }}{% endfor %}\
-    {% if add_generation_prompt %}{{ '<|say|>assistant\\n' }}{% endif %}";
+const OWN_TURNS: &str = "{% for m in messages %}{{ '<|say|>' + m.role + '\\n' + m.content + '<|fin|>\\n' }}{% endfor \
+                         %}{% if add_generation_prompt %}{{ '<|say|>assistant\\n' }}{% endif %}";
 
-/// The special token that ends answers in training ends them in other programs too: beside the end of the text it stands in
-/// generation_config.json, config.json and GGUF, of models and of adapters, whatever their template, and whatever else the model's files say.
+/// The special token that ends answers in training ends them in other programs too: beside the end of the text it
+/// stands in generation_config.json, config.json and GGUF, of models and of adapters, whatever their template, and
+/// whatever else the model's files say.
 #[test]
 #[ignore = "gate"]
 fn what_ends_an_answer_is_named_in_all_that_is_written() {

@@ -1,5 +1,5 @@
-//! docs/tutorial.md, run as it is written: every `sh` block in its order in one empty folder, by a shell that finds `limpid`.
-//! A `text` block after it is what is seen: each of its lines must be there, in that order. What may differ
+//! docs/tutorial.md, run as it is written: every `sh` block in its order in one empty folder, by a shell that finds
+//! `limpid`. A `text` block after it is what is seen: each of its lines must be there, in that order. What may differ
 //! between machines does not count: numbers, bars, blanks, and what stands for `...`.
 #![cfg(unix)]
 

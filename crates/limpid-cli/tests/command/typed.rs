@@ -1,5 +1,5 @@
-//! What a person types and reads: the last word of several places that say a setting, streams that are closed or full, and
-//! messages that help.
+//! What a person types and reads: the last word of several places that say a setting, streams that are closed or full,
+//! and messages that help.
 
 use crate::common::{self, Folder, kill, text};
 use serde_json::Value;
@@ -25,14 +25,15 @@ fn plan(f: &Folder, flags: &str, environment: &[(&str, &str)]) -> Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// What a layer says of a whole goes over what the layers below it said of its parts, and what follows from a value follows.
+/// What a layer says of a whole goes over what the layers below it said of its parts, and what follows from a value
+/// follows.
 #[test]
 #[ignore = "gate"]
 fn what_is_said_last_holds() {
     let f = Folder::new("layers");
     f.file("rhyme.txt", RHYME.repeat(60));
-    let parts = "dropout_ffn = 0.5\nattention_bias = false\nnorm_offset = false\nmin_learning_rate = 0.0\n\
-                 learning_rate = 0.002\nd_model = 16\nd_ff = 64\nn_head = 2\nsteps = 100\nwarmup_steps = 8\n";
+    let parts = "dropout_ffn = 0.5\nattention_bias = false\nnorm_offset = false\nmin_learning_rate = \
+                 0.0\nlearning_rate = 0.002\nd_model = 16\nd_ff = 64\nn_head = 2\nsteps = 100\nwarmup_steps = 8\n";
     let file = f.file("c.toml", parts);
     let none: &[(&str, &str)] = &[];
     for (flags, environment, pointer, value) in [
@@ -359,7 +360,8 @@ mod streams {
     }
 }
 
-/// What Rust's parsers and the system say reaches nobody: a message says what a flag, a variable, a key of a file or a path must be.
+/// What Rust's parsers and the system say reaches nobody: a message says what a flag, a variable, a key of a file or a
+/// path must be.
 #[test]
 #[ignore = "gate"]
 fn wrong_values_are_refused_in_words() {
@@ -490,7 +492,8 @@ fn a_near_miss_is_told_apart() {
     }
 }
 
-/// The loss that is shown is that of this run, though its log still has the steps of another or of a part that is trained again.
+/// The loss that is shown is that of this run, though its log still has the steps of another or of a part that is
+/// trained again.
 #[test]
 fn the_loss_that_is_shown_is_the_runs_own() {
     let f = Folder::new("shown-loss");
@@ -645,7 +648,8 @@ fn all_walks_are_listed() {
     }
 }
 
-/// `inspect --help` lists the flags of a model's hyperparameters only where they are asked for; pages and completions list them always.
+/// `inspect --help` lists the flags of a model's hyperparameters only where they are asked for; pages and completions
+/// list them always.
 #[test]
 fn flags_of_a_model_are_listed_where_they_are_asked_for() {
     let f = Folder::new("help-model");

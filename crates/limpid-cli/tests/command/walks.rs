@@ -1,4 +1,5 @@
-//! The five walks as a reader meets them: every command that they give, at any width, on models of other kinds, by wrong names.
+//! The five walks as a reader meets them: every command that they give, at any width, on models of other kinds, by
+//! wrong names.
 #![cfg(unix)]
 
 use crate::common::{Folder, LIMPID, text};
@@ -6,8 +7,8 @@ use limpid_study::walk::{Show, Walk, WalkOptions, WalkStep};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// The models are made by the commands that make them, and every other command is run beside them as a reader would: those to try
-/// work, those that are refused say why.
+/// The models are made by the commands that make them, and every other command is run beside them as a reader would:
+/// those to try work, those that are refused say why.
 fn every_command_runs(name: &str) {
     let (f, walk) = (Folder::new(&format!("walk-{name}")), Walk::named(name).unwrap());
     let mut wrong = vec![];
@@ -103,17 +104,20 @@ fn commands_of(step: &WalkStep) -> (Vec<String>, Vec<String>) {
     (commands, step.refused.clone())
 }
 
-/// Models of other kinds, made by the command: byte pairs, shared heads and sizes of their own; masked tokens and segments.
+/// Models of other kinds, made by the command: byte pairs, shared heads and sizes of their own; masked tokens and
+/// segments.
 fn others(f: &Folder) -> [(&'static str, &'static str); 2] {
-    let llama = "train --preset nano-llama --data builtin:stories:60K --tokenizer bpe:300 --n-layer 2 --d-model 30 --n-head 6 --n-kv-head 2 \
-                 --d-head 4 --d-v 6 --d-ff 50 --context-length 24 --steps 2 --batch-size 2 --sample 0 --json --out llama";
+    let llama = "train --preset nano-llama --data builtin:stories:60K --tokenizer bpe:300 --n-layer 2 --d-model 30 \
+                 --n-head 6 --n-kv-head 2 --d-head 4 --d-v 6 --d-ff 50 --context-length 24 --steps 2 --batch-size 2 \
+                 --sample 0 --json --out llama";
     f.ok(llama);
     let bert = Walk::named("s2").unwrap().models.into_iter().find(|made| made.id == "bert").unwrap();
     f.ok(&format!("{} --json", bert.command().replacen("limpid ", "", 1)));
     [("llama", "The \"fox\" sang: $5"), ("s2-bert", "mouse eat [MASK]")]
 }
 
-/// Every command that a walk prints on another model runs there, with the walk's texts and with the reader's; and there are some.
+/// Every command that a walk prints on another model runs there, with the walk's texts and with the reader's; and there
+/// are some.
 fn commands_run_on_others(walks: &[&str], prompted: bool) {
     let f = Folder::new(&format!("walk-others-{}-{prompted}", walks.join("-")));
     let mut seen = std::collections::BTreeSet::new();
@@ -183,7 +187,8 @@ fn dropout_is_that_of_a_training() {
     std::fs::write(f.0.join("t.txt"), "the dog jumps over the cat and the cat eats a mouse while the dog sleeps")
         .unwrap();
     for (seed, p) in [(1337, 0.3), (5, 0.5), (99, 0.1)] {
-        let train = "train --preset decoder-readme --data t.txt --steps 1 --batch-size 2 --val-fraction 0 --windows sequential --eval-every 0 --sample 0";
+        let train = "train --preset decoder-readme --data t.txt --steps 1 --batch-size 2 --val-fraction 0 --windows \
+                     sequential --eval-every 0 --sample 0";
         f.ok(&format!("{train} --seed {seed} --dropout {p} --json --out m{seed}"));
         let log = std::fs::read_to_string(f.0.join(format!("m{seed}/metrics.jsonl"))).unwrap();
         let trained =
@@ -205,7 +210,8 @@ fn dropout_is_that_of_a_training() {
     f.fails(2, "inspect --model m5 --prompt 'the dog' --training 5 --dropout 0", &["has no dropout: give --dropout P"]);
 }
 
-/// No line is longer than it may be, but for commands and for what has no space to be broken at; nothing steers a terminal.
+/// No line is longer than it may be, but for commands and for what has no space to be broken at; nothing steers a
+/// terminal.
 #[test]
 #[ignore = "gate"]
 fn a_walk_fits_the_lines_it_is_given() {

@@ -1,4 +1,5 @@
-//! `inspect --why`: the path from a word to its reason in the terminal; and the newest run, which is the model where none is named.
+//! `inspect --why`: the path from a word to its reason in the terminal; and the newest run, which is the model where
+//! none is named.
 
 use crate::common::{Folder, text};
 use serde_json::Value;

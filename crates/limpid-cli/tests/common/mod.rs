@@ -99,8 +99,8 @@ pub fn words(line: &str) -> Vec<String> {
     all
 }
 
-/// Words in which what stands last holds, as a test's own flags do over those of the constant that it begins with. limpid refuses a flag that
-/// is given twice.
+/// Words in which what stands last holds, as a test's own flags do over those of the constant that it begins with.
+/// limpid refuses a flag that is given twice.
 pub fn last_holds(words: Vec<String>) -> Vec<String> {
     const LISTS: [&str; 4] = ["freeze", "train_only", "lora_targets", "add_special_tokens"];
     const OTHERS: [&str; 7] = ["temperature", "max_tokens", "top_k", "width", "position", "detail_every", "config"];
@@ -130,7 +130,8 @@ pub fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// The code blocks of a document, after a line of it (a heading) where one is given, in their order: the language of each and its text.
+/// The code blocks of a document, after a line of it (a heading) where one is given, in their order: the language of
+/// each and its text.
 pub fn blocks_of(document: &str, heading: Option<&str>) -> Vec<(String, String)> {
     let text = fs::read_to_string(root(document)).unwrap();
     let mut blocks: Vec<(String, String)> = vec![];

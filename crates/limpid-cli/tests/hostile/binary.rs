@@ -1,5 +1,5 @@
-//! The binary with flags, variables, files and names that it should not be given. Whatever it is: it ends by itself with a code of
-//! its own, without a panic, within its address space, and says nothing that a terminal would obey.
+//! The binary with flags, variables, files and names that it should not be given. Whatever it is: it ends by itself
+//! with a code of its own, without a panic, within its address space, and says nothing that a terminal would obey.
 
 use super::Cases::{Listed, Share};
 use super::models::{Restored, change, differing, name};
@@ -29,8 +29,8 @@ pub const SUBJECTS: &[Subject] = &[
 
 /// Address space of a case, in KiB: small models take a tenth of it.
 const SPACE: usize = 2 << 20;
-/// What does honest work longer than this is told to end. (Not as Ctrl-C does: who starts this test in the background may have SIGINT
-/// ignored, and children inherit that.)
+/// What does honest work longer than this is told to end. (Not as Ctrl-C does: who starts this test in the background
+/// may have SIGINT ignored, and children inherit that.)
 const LONG: Duration = Duration::from_secs(10);
 /// And what is then still there hangs.
 const HANGS: Duration = Duration::from_secs(40);
@@ -110,8 +110,9 @@ fn ok(at: &Path, line: &str) -> Answer {
     answer
 }
 
-const TINY: &str = "--data text.txt --tokenizer char --n-layer 1 --d-model 16 --n-head 2 --context-length 8 --batch-size 2 \
-    --schedule constant --learning-rate 0.01 --save-every 2 --eval-every 2 --sample 0 --threads 1";
+const TINY: &str = "--data text.txt --tokenizer char --n-layer 1 --d-model 16 --n-head 2 --context-length 8 \
+                    --batch-size 2 --schedule constant --learning-rate 0.01 --save-every 2 --eval-every 2 --sample 0 \
+                    --threads 1";
 
 fn words() -> String {
     let word = |i: usize| ["the", "cat", "saw", "a", "dog", "and", "ran", "home."][(i * i + i / 7) % 8];
@@ -173,7 +174,8 @@ fn result(run: &Path) -> Result<Value, String> {
     let config: Value = serde_json::from_str(&text("config.json")?).map_err(|e| e.to_string())?;
     let tokenizer: Value = serde_json::from_str(&text("tokenizer.json")?).map_err(|e| e.to_string())?;
     Ok(serde_json::json!({
-        "metrics": metrics?, "state": state, "tensors": tensors, "weights": weights, "config": config, "tokenizer": tokenizer
+        "metrics": metrics?, "state": state, "tensors": tensors, "weights": weights, "config": config,
+        "tokenizer": tokenizer
     }))
 }
 
@@ -217,8 +219,8 @@ fn runs(at: &Path) -> Trial {
     })
 }
 
-/// A folder of shards that was changed at rest trains the same model, or is refused: by its manifest, or, where bytes of ids
-/// were changed, by `data info --check`, which reads them all.
+/// A folder of shards that was changed at rest trains the same model, or is refused: by its manifest, or, where bytes
+/// of ids were changed, by `data info --check`, which reads them all.
 fn prepared(at: &Path) -> Trial {
     furnished(at);
     let on = format!("train {} --steps 2 --out trained --json", TINY.replace("text.txt", "case"));
@@ -290,10 +292,11 @@ fn reports(at: &Path) -> Trial {
 
 /// A configuration file that was changed is refused by name, or says what its flags would.
 fn configurations(at: &Path) -> Trial {
-    const TOML: &str = "# settings\nn_layer = 2\nd_model = 32\nn-head = 2\ncontext_length = 16\ndropout = 0.1\nbias = true\n\
-        activation = \"gelu-tanh\"\nsteps = 3\nlearning_rate = 3e-3\nbeta2 = 0.95\n";
-    const JSON: &str = "{\"n_layer\": 2, \"d_model\": 32, \"n_head\": 2, \"context_length\": 16, \"tied_head\": false,\
-        \"positions\": \"rotary\", \"steps\": 3, \"batch_size\": 4, \"seed\": 5, \"weight_decay\": 0.1}";
+    const TOML: &str = "# settings\nn_layer = 2\nd_model = 32\nn-head = 2\ncontext_length = 16\ndropout = 0.1\nbias = \
+                        true\nactivation = \"gelu-tanh\"\nsteps = 3\nlearning_rate = 3e-3\nbeta2 = 0.95\n";
+    const JSON: &str = "{\"n_layer\": 2, \"d_model\": 32, \"n_head\": 2, \"context_length\": 16, \"tied_head\": \
+                        false,\"positions\": \"rotary\", \"steps\": 3, \"batch_size\": 4, \"seed\": 5, \
+                        \"weight_decay\": 0.1}";
     fs::write(at.join("text.txt"), words()).unwrap();
     let mut known = vec![];
     for (file, text) in [("some.toml", TOML), ("some.json", JSON)] {
@@ -356,8 +359,8 @@ const VERBS: [(&str, &str); 15] = [
     ("data stories", "1K"),
     ("convert", "run out"),
 ];
-const TRAIN: &str = "--data text.txt --tokenizer char --n-layer 1 --d-model 16 --n-head 2 --context-length 8 --batch-size 2 \
-    --steps 1 --sample 0 --threads 1";
+const TRAIN: &str = "--data text.txt --tokenizer char --n-layer 1 --d-model 16 --n-head 2 --context-length 8 \
+                     --batch-size 2 --steps 1 --sample 0 --threads 1";
 /// Flags that say how much work is done: a large number is no mistake.
 const WORK: [&str; 5] = ["--steps", "--num-samples", "--max-tokens", "--accumulate", "--sample"];
 

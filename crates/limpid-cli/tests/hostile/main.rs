@@ -1,6 +1,7 @@
-//! Hostile input: every kind of file that limpid reads, changed at random, and every flag with values that it should not have.
-//! Nothing may panic, abort, hang or take more than twice the memory it states; and nothing is accepted silently: what was
-//! changed is refused with an error that names the file, gives the same result, or says that it is something else.
+//! Hostile input: every kind of file that limpid reads, changed at random, and every flag with values that it should
+//! not have. Nothing may panic, abort, hang or take more than twice the memory it states; and nothing is accepted
+//! silently: what was changed is refused with an error that names the file, gives the same result, or says that it is
+//! something else.
 //!
 //! ```text
 //! cargo test --test hostile                         2,000 cases
@@ -9,8 +10,8 @@
 //! cargo test --test hostile -- gguf:123             one case alone, with what came of it
 //! ```
 //!
-//! A case is a function of its subject's name and its number. Cases run in processes of their own (this program again), so that
-//! one that aborts or hangs is found, named, and passed over. `models`, `texts` and `binary` say what is tried.
+//! A case is a function of its subject's name and its number. Cases run in processes of their own (this program again),
+//! so that one that aborts or hangs is found, named, and passed over. `models`, `texts` and `binary` say what is tried.
 
 mod binary;
 #[path = "../../../limpid/tests/library/common/counting.rs"]
@@ -201,7 +202,8 @@ fn seed(name: &str, number: usize) -> u64 {
     random::bits(number as u64, random::site(name), 0)
 }
 
-/// Has another process run the cases of `range`. Returns where to go on: its end, or behind a case that ended the process.
+/// Has another process run the cases of `range`. Returns where to go on: its end, or behind a case that ended the
+/// process.
 fn drive(name: &str, range: std::ops::Range<usize>, found: &mut Tally) -> usize {
     // a folder whose name no other process of this test has; cases that go two up from their own stay in it
     let top = std::env::temp_dir().join(format!("limpid-hostile-{}-{name}-{}", std::process::id(), range.start));

@@ -1,9 +1,9 @@
-//! Models in every form that limpid opens, one of their files changed. A model is the same if its configuration, its tokenizer and
-//! the logits of a fixed prompt are, bit for bit.
+//! Models in every form that limpid opens, one of their files changed. A model is the same if its configuration, its
+//! tokenizer and the logits of a fixed prompt are, bit for bit.
 //!
-//! No form but a run's state has a checksum, so no reader can tell changed weights from others: the bytes that are weights are
-//! computed from the form ([`weights`]) and stay as they are. What is meant to be edited may be edited: a configuration or the
-//! keys of a GGUF may say another model, if that is then what limpid says of it ([`faithful`]).
+//! No form but a run's state has a checksum, so no reader can tell changed weights from others: the bytes that are
+//! weights are computed from the form ([`weights`]) and stay as they are. What is meant to be edited may be edited: a
+//! configuration or the keys of a GGUF may say another model, if that is then what limpid says of it ([`faithful`]).
 
 use super::Cases::Share;
 use super::mutate::{self, Dice};
@@ -97,8 +97,8 @@ fn gguf(at: &Path) -> Trial {
     trial(made.into())
 }
 
-/// Blocks of every type, their codes and scales changed at random, scales to what is no number, too. Nothing in a file says what they
-/// were: the model computes with what is there, or says that its weights are no numbers.
+/// Blocks of every type, their codes and scales changed at random, scales to what is no number, too. Nothing in a file
+/// says what they were: the model computes with what is there, or says that its weights are no numbers.
 fn blocks(at: &Path) -> Trial {
     let sizes = Config { vocab_size: 24, context_length: 8, n_layer: 2, ..Config::preset("nano-llama").unwrap() };
     let config = Config { d_model: 256, n_head: 2, n_kv_head: Some(2), d_ff: 256, ..sizes };
@@ -326,7 +326,8 @@ pub fn refused(error: &str, place: &Path) -> Verdict {
     }
 }
 
-/// Puts something else in the place of `file`: other bytes, nothing, a folder, a link to itself. Returns them and how long.
+/// Puts something else in the place of `file`: other bytes, nothing, a folder, a link to itself. Returns them and how
+/// long.
 pub fn change(file: &Path, original: &[u8], weights: &Range<usize>, dice: &mut Dice) -> (Vec<u8>, usize) {
     fs::remove_file(file).unwrap(); // it may be mapped still: the next one is another
     match dice.below(60) {
@@ -360,8 +361,8 @@ impl Drop for Restored<'_> {
     }
 }
 
-/// Whether what a JSON file was changed to is what limpid says that it read: under the same names, or (of other programs') as a
-/// value anywhere.
+/// Whether what a JSON file was changed to is what limpid says that it read: under the same names, or (of other
+/// programs') as a value anywhere.
 fn faithful(original: &[u8], changed: &[u8], said: &Value) -> Result<(), String> {
     let [was, is] = [original, changed].map(|b| serde_json::from_slice::<Value>(b).ok());
     let (Some(was), Some(is)) = (was, is) else {

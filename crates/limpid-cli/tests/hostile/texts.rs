@@ -1,5 +1,5 @@
-//! Tokenizers and documents in every form that limpid reads, their files changed. What a file of documents holds is said by
-//! another reader, a few lines each: limpid refuses the file or says the same.
+//! Tokenizers and documents in every form that limpid reads, their files changed. What a file of documents holds is
+//! said by another reader, a few lines each: limpid refuses the file or says the same.
 
 use super::Cases::{Listed, Share};
 use super::models::{Restored, change, copied, name, refused, told};
@@ -319,7 +319,8 @@ fn parquet(at: &Path) -> Trial {
 fn conversations(_: &Path) -> Trial {
     let talk = |i: usize| {
         let said = |role: &str, n: usize| json!({ "role": role, "content": format!("{role} {n} of {i}") });
-        json!({ "messages": [said("system", 0), said("user", 1), said("assistant", 2), said("user", 3), said("assistant", 4)] })
+        json!({ "messages": [said("system", 0), said("user", 1), said("assistant", 2), said("user", 3),
+            said("assistant", 4)] })
     };
     let original: String = (0..12).map(|i| talk(i).to_string() + "\n").collect();
     let messages = |text: &str| -> Option<Vec<Vec<(String, String)>>> {
@@ -364,8 +365,8 @@ fn conversations(_: &Path) -> Trial {
     })
 }
 
-/// Small files that unpack to much: refused, or read in the memory that the longest document may take, 128 MiB: as its line, as
-/// JSON, and as its text.
+/// Small files that unpack to much: refused, or read in the memory that the longest document may take, 128 MiB: as its
+/// line, as JSON, and as its text.
 fn bombs(at: &Path) -> Trial {
     const STATED: usize = 3 * (128 << 20);
     let at = at.to_path_buf();

@@ -286,7 +286,8 @@ impl UpdateReport {
     }
 }
 
-/// Runs ops. The trait is object-safe, so that observers can wrap a backend ([`Wrapper`]), and a backend may move to another thread.
+/// Runs ops. The trait is object-safe, so that observers can wrap a backend ([`Wrapper`]), and a backend may move to
+/// another thread.
 ///
 /// What a method does by itself is made of other methods and gives the same bits as any quicker way that a backend has.
 ///
@@ -316,15 +317,15 @@ pub trait Backend: Send {
     /// [`BackendError::NotSupported`] says what it lacks.
     fn can_update(&self, groups: &[ParamGroup]) -> Result<()>;
     /// Begins to update the ranges of parameters and to clear all gradients, as [`Backend::clear`] does. The backend
-    /// computes the norm of the gradient; if it is not finite, or the losses are too large ([`Rule::most_loss`]), only the
-    /// gradients are changed. `watch` are the ranges that the report is to measure.
+    /// computes the norm of the gradient; if it is not finite, or the losses are too large ([`Rule::most_loss`]), only
+    /// the gradients are changed. `watch` are the ranges that the report is to measure.
     ///
     /// # Errors
     /// As [`Backend::feed`].
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
     /// The sum of squares of each part ([`NORM_PART`]) of the groups' gradients, in order:
-    /// [`norm_of`](crate::optimizer::norm_of) makes the norm of them. Processes that each update a part of the parameters
-    /// tell each other these, and give the norm of the whole gradient to the update ([`Rule::norm`]).
+    /// [`norm_of`](crate::optimizer::norm_of) makes the norm of them. Processes that each update a part of the
+    /// parameters tell each other these, and give the norm of the whole gradient to the update ([`Rule::norm`]).
     ///
     /// # Errors
     /// As [`Backend::feed`].
@@ -338,8 +339,8 @@ pub trait Backend: Send {
         }
         Ok(parts)
     }
-    /// Says that updates will be restricted to some ranges of the parameters: moments and averages of all others are never touched and
-    /// need no memory.
+    /// Says that updates will be restricted to some ranges of the parameters: moments and averages of all others are
+    /// never touched and need no memory.
     fn restrict_updates(&mut self);
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
     fn runs_ahead(&self) -> bool;
@@ -372,8 +373,8 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`]; [`BackendError::Invalid`] if nothing was pushed.
     fn add_pushed(&mut self) -> Result<()>;
-    /// Adds the gradients that were pushed, the last ones first, to those of a stretch of the parameters' memory. They stay
-    /// pushed until the update, or until they are cleared.
+    /// Adds the gradients that were pushed, the last ones first, to those of a stretch of the parameters' memory. They
+    /// stay pushed until the update, or until they are cleared.
     ///
     /// # Errors
     /// As [`Backend::feed`].
@@ -462,7 +463,8 @@ pub trait Backend: Send {
     fn write_tables(&mut self, model: &Model) -> Result<()> {
         model.tables().try_for_each(|(region, values)| self.write(region, &values))
     }
-    /// Replaces the values of a tensor by those of a function of their index, row by row: large ones are worth several threads.
+    /// Replaces the values of a tensor by those of a function of their index, row by row: large ones are worth several
+    /// threads.
     ///
     /// # Errors
     /// As [`Backend::feed`].

@@ -1,7 +1,7 @@
 //! A backend around another one: an observer, or a test in which something fails.
 //!
-//! A [`Wrapper`] names the backend inside and has the methods that it changes. All others go to the backend inside: none can be
-//! forgotten, because a method that [`Backend`] requires must be listed here before anything compiles.
+//! A [`Wrapper`] names the backend inside and has the methods that it changes. All others go to the backend inside:
+//! none can be forgotten, because a method that [`Backend`] requires must be listed here before anything compiles.
 
 use super::{Backend, DeviceBytes, Result, SharedWeights, Ticket, UpdateReport};
 use crate::matrix::Precision;
@@ -10,7 +10,8 @@ use crate::ops::{Batch, Ops, Passes, Region};
 use crate::optimizer::{Change, ParamGroup, Rule};
 use std::ops::Range;
 
-/// Makes [`Wrapper`] and the backend that every wrapper is, of two lists of methods: those of `&self` and those of `&mut self`.
+/// Makes [`Wrapper`] and the backend that every wrapper is, of two lists of methods: those of `&self` and those of
+/// `&mut self`.
 macro_rules! wrapper {
     (
         reads { $(fn $reads:ident($($from:ident: $From:ty),*) -> $Read:ty;)* }
@@ -56,7 +57,8 @@ macro_rules! wrapper {
                 }
             )*
             $(
-                #[doc = concat!("[`Backend::", stringify!($changes), "`]: of the backend inside, unless it is replaced.")]
+                #[doc = concat!("[`Backend::", stringify!($changes),
+                "`]: of the backend inside, unless it is replaced.")]
                 ///
                 /// # Errors
                 /// As there.

@@ -24,8 +24,8 @@ pub struct Preset {
 /// The file.
 #[derive(Deserialize)]
 struct File<'a> {
-    /// Settings of trainings, each as the text that `--NAME` would be given; `fast` is the best that was measured in about half a
-    /// minute on two cores.
+    /// Settings of trainings, each as the text that `--NAME` would be given; `fast` is the best that was measured in
+    /// about half a minute on two cores.
     trainings: BTreeMap<String, BTreeMap<String, String>>,
     #[serde(borrow)]
     presets: Vec<Entry<'a>>,

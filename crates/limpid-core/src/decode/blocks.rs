@@ -5,8 +5,8 @@
 //! [`BlockTable`]: its blocks in the order of its positions.
 //!
 //! What is in a full block depends on its tokens and on all tokens before them, and on nothing else. So full blocks
-//! are known by these ([`BlockPool::register`]), and a sequence that begins with the same tokens holds the same blocks and
-//! does not compute them. Tokens are compared, not hashes of tokens: a prefix is never taken for another.
+//! are known by these ([`BlockPool::register`]), and a sequence that begins with the same tokens holds the same blocks
+//! and does not compute them. Tokens are compared, not hashes of tokens: a prefix is never taken for another.
 //!
 //! Blocks that nobody holds stay known until their memory is wanted, the least recently held first. Of one sequence
 //! the last block goes first, for it is useless without those before it.

@@ -106,7 +106,8 @@ impl Decoder {
         Decoder { backend: around(self.backend), ..self }
     }
 
-    /// Copies the parameters of a model that was built for another mode, by name. What is in the cache was computed with the old ones.
+    /// Copies the parameters of a model that was built for another mode, by name. What is in the cache was computed
+    /// with the old ones.
     ///
     /// # Errors
     /// If one is missing there or has another shape; nothing is then changed. Or if a backend fails.

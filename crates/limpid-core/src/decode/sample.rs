@@ -1,9 +1,9 @@
 //! Chooses a token from logits: a pure function of the logits, the tokens so far, and the numbers of the sample and
 //! the step.
 //!
-//! In this order: repetition penalty, presence and frequency penalty, temperature, top-k, top-p, min-p; the rest is renormalised, and one uniform
-//! draw chooses a token by adding up probabilities in f64. The least likely tokens are cut first; equal logits are
-//! ranked by id, the lowest first.
+//! In this order: repetition penalty, presence and frequency penalty, temperature, top-k, top-p, min-p; the rest is
+//! renormalised, and one uniform draw chooses a token by adding up probabilities in f64. The least likely tokens are
+//! cut first; equal logits are ranked by id, the lowest first.
 
 use super::DecodeError as Error;
 use crate::numeric::math::{exp_f64, ln_f64};
@@ -394,7 +394,8 @@ mod tests {
         }
     }
 
-    /// Chi-square in every direction: how often each token comes along seeds, samples and steps, and each pair of neighbours.
+    /// Chi-square in every direction: how often each token comes along seeds, samples and steps, and each pair of
+    /// neighbours.
     #[test]
     fn draws_are_independent_along_seeds_samples_and_steps() {
         let want = [0.2, 0.3, 0.02, 0.4, 0.08];

@@ -361,8 +361,8 @@ mod tests {
     }
 
     /// R153: x Φ(α x), where Φ is approximated with β and γ; values and slopes of PyTorch 2.15 in f64, of
-    /// `0.5 * x * (1 + torch.tanh(beta * (alpha * x + gamma * (alpha * x) ** 3)))`. With γ 0, tanh and sigmoid are one: α = 1 and
-    /// β = 0.851 is S2's x sigmoid(1.702 x).
+    /// `0.5 * x * (1 + torch.tanh(beta * (alpha * x + gamma * (alpha * x) ** 3)))`. With γ 0, tanh and sigmoid are one:
+    /// α = 1 and β = 0.851 is S2's x sigmoid(1.702 x).
     #[test]
     fn gelu_with_constants_of_its_own() {
         let rows = GENERAL_GELU;

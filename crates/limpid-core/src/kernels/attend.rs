@@ -46,7 +46,8 @@ type Row = [f32; BLOCK];
 /// Floats of scratch that [`forward`], [`backward`] and [`watch`] need for D up to 256.
 pub const SCRATCH: usize = scratch(4 * BLOCK);
 
-/// Floats of scratch that they need for any D and D_v, of which this is the greater: a block of scores, and four more or one of keys.
+/// Floats of scratch that they need for any D and D_v, of which this is the greater: a block of scores, and four more
+/// or one of keys.
 pub const fn scratch(d: usize) -> usize {
     BLOCK * (BLOCK + if d > 4 * BLOCK { d } else { 4 * BLOCK }) + gemm::SCRATCH
 }
@@ -118,8 +119,8 @@ impl Kernel for Widen<'_> {
     }
 }
 
-/// One head of one sequence: everything its output depends on. Queries are the span's rows, keys and values the sequence's
-/// positions; values, and so the output, have D_v columns, which need not be D.
+/// One head of one sequence: everything its output depends on. Queries are the span's rows, keys and values the
+/// sequence's positions; values, and so the output, have D_v columns, which need not be D.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     /// (rows,D)
@@ -509,8 +510,8 @@ impl Kernel for OnlineSoftmax<'_> {
     }
 }
 
-/// One query with a block of cached keys, all but the first of which it sees. Each sum is that of the products and of [`OnlineSoftmax`], but
-/// the lanes are keys: scores.
+/// One query with a block of cached keys, all but the first of which it sees. Each sum is that of the products and of
+/// [`OnlineSoftmax`], but the lanes are keys: scores.
 struct OneScores<'a> {
     q: &'a [f32],
     /// (keys,D)
@@ -836,8 +837,8 @@ impl Kernel for Shown<'_> {
     }
 }
 
-/// One of the three matrices, for a block of queries and the keys from `first` on, at most [`BLOCK`] of each: the bits that the forward
-/// computes with. lse is that of all queries. `to`: (queries,keys).
+/// One of the three matrices, for a block of queries and the keys from `first` on, at most [`BLOCK`] of each: the bits
+/// that the forward computes with. lse is that of all queries. `to`: (queries,keys).
 pub fn show(
     level: Level,
     head: &Head,
@@ -906,8 +907,8 @@ mod tests {
         }
     }
 
-    /// The blocks of a cache with the first of two heads' keys `k` and values `v`, in a shuffled order among others, and the
-    /// sequence's table.
+    /// The blocks of a cache with the first of two heads' keys `k` and values `v`, in a shuffled order among others,
+    /// and the sequence's table.
     fn cache_of(k: Mat, v: Mat) -> (Vec<f32>, Vec<u32>) {
         let (d, n) = (k.cols, k.rows / BLOCK + 1);
         let table: Vec<u32> = (0..n as u32).rev().map(|block| 2 * block + 1).collect();
@@ -922,8 +923,8 @@ mod tests {
         (cache, table)
     }
 
-    /// How scores of a head may be made: plainly under each mask, with a bound, with slopes, and within windows that end
-    /// inside of a block, with it, and before the first key.
+    /// How scores of a head may be made: plainly under each mask, with a bound, with slopes, and within windows that
+    /// end inside of a block, with it, and before the first key.
     fn scorings(scale: f32) -> Vec<Scoring> {
         let plain = Scoring::plain(Mask::Causal, scale);
         let masks = [Mask::Causal, Mask::Bidirectional, Mask::None].map(|mask| Scoring { mask, ..plain });

@@ -7,8 +7,8 @@
 //!   rms         n = x / sqrt(mean(x^2) + eps)
 //!   y = n gain + offset
 //!
-//! A gain may be stored less one. Queries and keys are normalised likewise ([`QkForward`]): each head by itself, with one gain for
-//! all heads, or all heads together.
+//! A gain may be stored less one. Queries and keys are normalised likewise ([`QkForward`]): each head by itself, with
+//! one gain for all heads, or all heads together.
 //!
 //! Backward, with g = dy gain and r = 1 / deviation, the reciprocal of the divisor:
 //!   dgain += sum dy n,   doffset += sum dy,   dx = r (g - mean(g) - k n mean(g n))

@@ -4,8 +4,8 @@
 
 use crate::config::Heads;
 
-/// y: (rows, (H + 2K) D) from x; `angles`: (T,R) holds cosine and sine of each pair of the first R features of a head, the others
-/// are copied; `sign` -1 rotates back.
+/// y: (rows, (H + 2K) D) from x; `angles`: (T,R) holds cosine and sine of each pair of the first R features of a head,
+/// the others are copied; `sign` -1 rotates back.
 pub fn turn<F>(y: &mut [F], x: &[F], add: bool, (angles, wide): (&[F], usize), positions: &[u32], heads: Heads, sign: F)
 where
     F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,

@@ -1,5 +1,5 @@
-//! A factor, and a bound that is approached smoothly: y = factor x, or y = cap tanh(factor x / cap) (Bello et al. 2016; Gemma 2).
-//! Backward: dx = factor (1 - (y / cap)^2) dy.
+//! A factor, and a bound that is approached smoothly: y = factor x, or y = cap tanh(factor x / cap) (Bello et al. 2016;
+//! Gemma 2). Backward: dx = factor (1 - (y / cap)^2) dy.
 
 use crate::numeric::math::tanh;
 use crate::numeric::simd::{Kernel, MulAdd};

@@ -1,6 +1,7 @@
 //! One flat memory: zero at first, reserved once; the system provides a page when it is first touched. It begins on
 //! a page boundary, so rows of whole cache lines share no line with their neighbours (two threads that write one
-//! line wait for each other: docs/decisions.md#threads-never-share-a-cache-line). It asks for huge pages where the system has them.
+//! line wait for each other: docs/decisions.md#threads-never-share-a-cache-line). It asks for huge pages where the
+//! system has them.
 
 use memmap2::MmapMut;
 use std::io;

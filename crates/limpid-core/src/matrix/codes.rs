@@ -1,13 +1,13 @@
 //! The layout of ggml's blocks for products: the same numbers in another order.
 //!
-//! A panel of `width` columns is a sequence of strips along k, each as long as a block. Within a strip, values of neighbouring columns are
-//! neighbours: first all scales, then all minima, then the codes, one 32-bit word of each column after the other. A word holds four steps
-//! of k, or eight if codes have four bits: the first four in the lower halves of its bytes, the next four in the upper halves. So a vector
-//! of words times one word of the other operand is one integer dot product for each column (`dot`). For a tile of many rows, a few strips
-//! at a time are widened to f32.
+//! A panel of `width` columns is a sequence of strips along k, each as long as a block. Within a strip, values of
+//! neighbouring columns are neighbours: first all scales, then all minima, then the codes, one 32-bit word of each
+//! column after the other. A word holds four steps of k, or eight if codes have four bits: the first four in the lower
+//! halves of its bytes, the next four in the upper halves. So a vector of words times one word of the other operand is
+//! one integer dot product for each column (`dot`). For a tile of many rows, a few strips at a time are widened to f32.
 //!
-//! Types of two, three and four bits have four-bit codes, the others eight-bit codes. Blocks of different types share one layout, exactly,
-//! if they are equally long.
+//! Types of two, three and four bits have four-bit codes, the others eight-bit codes. Blocks of different types share
+//! one layout, exactly, if they are equally long.
 
 use super::tile;
 use crate::numeric::blocks::{BlockParts, GROUP, LARGEST, Quant};
@@ -86,7 +86,8 @@ impl Codes {
         rows / self.strip * self.bytes(width) / 4
     }
 
-    /// Writes the blocks of some columns as the first columns of a panel, strip by strip, so that the strip stays in the cache.
+    /// Writes the blocks of some columns as the first columns of a panel, strip by strip, so that the strip stays in
+    /// the cache.
     pub fn lay(self, panel: &mut [u8], width: usize, columns: &[(Quant, &[u8])]) {
         let mut said = [0; LARGEST];
         for (s, strip) in panel.chunks_exact_mut(self.bytes(width)).enumerate() {
@@ -119,7 +120,8 @@ impl Codes {
         }
     }
 
-    /// Where in a strip the factors of step `p` begin, one for each column: the scales' or the minima's. Short strips have no factors.
+    /// Where in a strip the factors of step `p` begin, one for each column: the scales' or the minima's. Short strips
+    /// have no factors.
     #[inline(always)]
     pub(super) fn factors(self, width: usize, p: usize, min: bool) -> Option<usize> {
         let row = 2 * self.kinds() + p / self.group * self.kinds() + usize::from(min);

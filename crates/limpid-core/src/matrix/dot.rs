@@ -1,16 +1,18 @@
-//! Products with quantised weights that are never widened to a panel of f32s: one tile at a time, with its sums in registers.
+//! Products with quantised weights that are never widened to a panel of f32s: one tile at a time, with its sums in
+//! registers.
 //!
-//! [`Left::Exact`]: each weight becomes an f32 in a register, `scale * code - min`, and the order of the sums is that of all products of
-//! packed weights. So the result has the same bits as the product with the same weights in f32. It is for few rows, where reading weights
-//! from memory takes the time.
+//! [`Left::Exact`]: each weight becomes an f32 in a register, `scale * code - min`, and the order of the sums is that
+//! of all products of packed weights. So the result has the same bits as the product with the same weights in f32. It
+//! is for few rows, where reading weights from memory takes the time.
 //!
-//! [`Left::Rounded`]: the left operand is rounded to eight bits too, 32 neighbours with one scale, so that products are integers. For each
-//! group of steps that shares a scale, in ascending order,
+//! [`Left::Rounded`]: the left operand is rounded to eight bits too, 32 neighbours with one scale, so that products are
+//! integers. For each group of steps that shares a scale, in ascending order,
 //!
 //!   c = fma(Σ x w, d s, c),   c = fma(-m, d Σ x, c)
 //!
-//! where x and w are codes, d is the scale of x, s and m are the scale and the minimum of the weights. Sums of integers are exact in any
-//! order, so this too has the same bits at every level, and a row's result does not depend on other rows.
+//! where x and w are codes, d is the scale of x, s and m are the scale and the minimum of the weights. Sums of integers
+//! are exact in any order, so this too has the same bits at every level, and a row's result does not depend on other
+//! rows.
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
 use super::codes::Codes;
@@ -37,8 +39,9 @@ const COLUMNS: usize = 32;
 /// Up to how many rows exact products run here.
 pub const FEW_ROWS: usize = 4;
 
-/// How rows are rounded to eight bits: tile after tile, as the inner loops read them. In a tile lie, for each group of steps, its words,
-/// each of four codes of a row, those of all rows beside each other; then of each row the scale d; then -offset Σ x; then d Σ x.
+/// How rows are rounded to eight bits: tile after tile, as the inner loops read them. In a tile lie, for each group of
+/// steps, its words, each of four codes of a row, those of all rows beside each other; then of each row the scale d;
+/// then -offset Σ x; then d Σ x.
 #[derive(Clone, Copy)]
 pub struct RoundedLayout {
     /// Rows.
@@ -72,8 +75,8 @@ impl RoundedLayout {
     }
 }
 
-/// Elements of 4 bytes for so many rows of `k`, whatever they are rounded for: the last tile may have room for more rows, and a group has at
-/// least sixteen steps.
+/// Elements of 4 bytes for so many rows of `k`, whatever they are rounded for: the last tile may have room for more
+/// rows, and a group has at least sixteen steps.
 pub const fn rounded_room(rows: usize, k: usize) -> usize {
     (rows + ROWS) * (k / 4 + 3 * k / GROUP)
 }
@@ -100,7 +103,8 @@ impl Kernel for Round<'_> {
         for i in 0..x.rows {
             let shared = to.chunks_exact_mut(SHARED / how.codes.group * group);
             for (to, x) in shared.zip(x.row(i).as_chunks::<SHARED>().0) {
-                // of numbers that are not negative, the bits have the same order; NaN is the greatest, and gets to the scale, and so to the product
+                // of numbers that are not negative, the bits have the same order; NaN is the greatest, and gets to the
+                // scale, and so to the product
                 let most = x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
                 let most = f32::from_bits(most);
                 let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
@@ -322,7 +326,8 @@ unsafe fn factors<V: Vector>(codes: Codes, strip: &[u8], width: usize, p: usize,
     }
 }
 
-/// A tile of N exact rows, C vectors of columns at a time, with codes of so many bits; under the conditions that [`panel`] asserts.
+/// A tile of N exact rows, C vectors of columns at a time, with codes of so many bits; under the conditions that
+/// [`panel`] asserts.
 struct Exact<'a, const N: usize, const C: usize, const BITS: usize>(Tile<'a, Mat<'a>>);
 
 impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C, BITS> {
@@ -491,8 +496,8 @@ mod tests {
     use crate::numeric::blocks::Quant;
     use crate::numeric::random::{bits, uniform};
 
-    /// However wide the vectors are: a processor with AVX-512 and without VNNI has wide panels and sums integers by narrow ones, which
-    /// no other runs.
+    /// However wide the vectors are: a processor with AVX-512 and without VNNI has wide panels and sums integers by
+    /// narrow ones, which no other runs.
     #[test]
     fn narrow_vectors_serve_wide_panels() {
         let (k, width) = (512, WIDTH);

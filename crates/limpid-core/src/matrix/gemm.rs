@@ -2,16 +2,17 @@
 //!
 //! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns. Each is packed once, so that
 //! the inner loop reads it as one stream from the L2 cache, and is used for many rows of a. The accumulators of a
-//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: the order of summation is fixed ([`Sums`]). In
-//! f32, a is read in place where that is as fast as packing it (`reads_in_place`).
+//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: the order of summation is fixed
+//! ([`Sums`]). In f32, a is read in place where that is as fast as packing it (`reads_in_place`).
 //!
 //! bf16 rounds the operands and nothing else: products and sums are f32, and a product of two bf16 is exact in f32.
 //! A level with the dot product stores both operands as pairs of neighbours in k; the others store rounded f32s and
 //! run the f32 loop. So bf16 is the same chain everywhere (except for numbers below 1e-38, which the dot product
 //! flushes to zero).
 //!
-//! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`]. Quantised weights stay quantised
-//! (`codes`): for many rows, a few strips at a time are widened to f32; for few rows, each is widened in a register (`dot`).
+//! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`]. Quantised weights
+//! stay quantised (`codes`): for many rows, a few strips at a time are widened to f32; for few rows, each is widened in
+//! a register (`dot`).
 //!
 //! Measured on one AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256
 //! x 768 x 768) 130 to 140, with weights read from memory 120 to 130; one row with packed weights 18 to 28 GB/s, as
@@ -38,8 +39,8 @@ pub const K_BLOCK: usize = 256;
 /// leaves the nearest cache: 16 KiB.
 const FEW_K_BLOCK: usize = 64;
 
-/// The greatest distance in elements between rows, and between steps of k, with which a is always read in place: greater ones map to the
-/// same few lines of the nearest cache.
+/// The greatest distance in elements between rows, and between steps of k, with which a is always read in place:
+/// greater ones map to the same few lines of the nearest cache.
 const NEAR: usize = 512;
 
 /// How many rows of a are packed at once, where it is not read in place: 384 KiB, so that b's panel fits the cache
@@ -299,7 +300,8 @@ impl<'b> Kernel<Tiles<'b>> for Take<'_, 'b> {
     }
 }
 
-/// Packs steps of k, whose rows are neighbours, into tiles: eight steps at a time, so that what is written lies together.
+/// Packs steps of k, whose rows are neighbours, into tiles: eight steps at a time, so that what is written lies
+/// together.
 #[inline(always)]
 fn take_tiles(form: Form, to: &mut [f32], k: Mat, cols: usize) {
     const TALL: usize = tile::TALL;
@@ -442,8 +444,8 @@ impl Packed {
             (true, _) => bits << 16,
         })
     }
-    /// Widens rows of all columns of blocks, transposed: element (j, p) is at (p, j) here. `to` has rows of `width` and room for sixteen
-    /// more.
+    /// Widens rows of all columns of blocks, transposed: element (j, p) is at (p, j) here. `to` has rows of `width` and
+    /// room for sixteen more.
     fn turn<'a>(&self, level: Level, to: &'a mut [f32], (js, ps): (Range<usize>, Range<usize>)) -> &'a [f32] {
         let (codes, stride) = (self.codes.expect("codes"), self.width);
         let (panels, panel) = (bytemuck::cast_slice(&self.data), (4 * self.panel, self.width));
@@ -469,7 +471,8 @@ enum Side<'a> {
     Plain(Mat<'a>),
     /// From this column on.
     Packed(&'a Packed, usize),
-    /// From this column on: pairs for a few rows, at a level without their dot product. They are widened while they are loaded.
+    /// From this column on: pairs for a few rows, at a level without their dot product. They are widened while they are
+    /// loaded.
     Pairs(&'a Packed, usize),
     /// Quantised weights, transposed: their rows are the columns of the product, from this row on.
     Turned(&'a Packed, usize),
@@ -499,8 +502,8 @@ impl Product<'_> {
         k * self.k_block..((k + 1) * self.k_block).min(self.shape.0)
     }
 
-    /// Adds block `k` of b's rows to strip `j` of c, for the rows `block` of c, of which `a` has the steps of this block of k. `room` is for
-    /// packed panels.
+    /// Adds block `k` of b's rows to strip `j` of c, for the rows `block` of c, of which `a` has the steps of this
+    /// block of k. `room` is for packed panels.
     fn add(&self, c: &mut MatMut, block: &Range<usize>, a: Tiles, (k, j): (usize, usize), room: &mut [f32]) {
         let (level, form, width) = (self.level, self.form, width(self.level));
         let ks = self.steps(k);
@@ -561,8 +564,8 @@ impl Product<'_> {
     }
 }
 
-/// Whether tiles read f32s of a where they lie. Narrow tiles read all of a once for every sixteen columns, so that rows far apart cost more
-/// than packing them (docs/decisions.md#avx2-packs-what-avx-512-reads-in-place).
+/// Whether tiles read f32s of a where they lie. Narrow tiles read all of a once for every sixteen columns, so that rows
+/// far apart cost more than packing them (docs/decisions.md#avx2-packs-what-avx-512-reads-in-place).
 fn reads_in_place(level: Level, a: Mat) -> bool {
     let any_length = width(level) > 16 || a.rows <= tile::FEW_ROWS;
     a.row_stride.max(a.col_stride) <= NEAR || a.col_stride == 1 && any_length
@@ -678,7 +681,8 @@ pub fn product(
     multiply(level, Form::new(level, precision), c, a, Side::Plain(b), (start, sums, None), scratch);
 }
 
-/// c = a b, for some columns, from `from` on, of a product that is symmetric: the rows below the diagonal may be left out ([`mirror`]).
+/// c = a b, for some columns, from `from` on, of a product that is symmetric: the rows below the diagonal may be left
+/// out ([`mirror`]).
 #[track_caller]
 pub fn product_above(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, from: usize, scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
@@ -721,7 +725,8 @@ pub fn gemm_packed<'a>(
     multiply(level, Form::new(level, precision), c, a, Side::Packed(b, from), how, scratch);
 }
 
-/// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.
+/// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples
+/// of sixteen.
 ///
 /// # Panics
 /// If b is not quantised.
@@ -742,7 +747,8 @@ mod tests {
         (0..n as u64).map(|i| crate::numeric::random::uniform(seed, 0, i) as f32 - 0.5).collect()
     }
 
-    /// Half of a symmetric product, mirrored, has the bits of the whole, whatever the sides and however its columns are shared out.
+    /// Half of a symmetric product, mirrored, has the bits of the whole, whatever the sides and however its columns are
+    /// shared out.
     #[test]
     fn a_symmetric_product_is_computed_by_halves() {
         for level in Level::available() {

@@ -1,4 +1,5 @@
-//! The order in which a product sums over k, and what its sums start from: a promise about bits that all loops of this folder keep.
+//! The order in which a product sums over k, and what its sums start from: a promise about bits that all loops of this
+//! folder keep.
 
 use std::ops::Range;
 
@@ -8,10 +9,12 @@ pub const CHAIN: usize = 64;
 /// In which order a product sums over k, ascending always.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sums {
-    /// c = (c + chain) + chain ..., each chain of multiply-adds over `CHAIN` neighbours of k begun at zero. An error grows with the square
-    /// root of 64 and k / 64 rather than of k: as in PyTorch, or better (docs/decisions.md#every-sum-has-one-order).
+    /// c = (c + chain) + chain ..., each chain of multiply-adds over `CHAIN` neighbours of k begun at zero. An error
+    /// grows with the square root of 64 and k / 64 rather than of k: as in PyTorch, or better
+    /// (docs/decisions.md#every-sum-has-one-order).
     Blocks,
-    /// One chain of multiply-adds begun at c, for products whose k is cut at places that must not matter: rows of a batch, keys.
+    /// One chain of multiply-adds begun at c, for products whose k is cut at places that must not matter: rows of a
+    /// batch, keys.
     Chain,
 }
 

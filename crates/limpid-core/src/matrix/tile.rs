@@ -34,8 +34,8 @@ pub const FEW_ROWS: usize = 24;
 /// The most rows of a tile that prefetches: higher ones are for panels in the caches, and have no time for it.
 pub const AHEAD_ROWS: usize = 4;
 
-/// How many rows the tiles of a product of so many rows have. Few rows take tiles that prefetch, and of equal heights: 6 are 3 and 3 rather
-/// than 4 and 2.
+/// How many rows the tiles of a product of so many rows have. Few rows take tiles that prefetch, and of equal heights:
+/// 6 are 3 and 3 rather than 4 and 2.
 pub fn height(level: Level, rows: usize) -> usize {
     let most = if rows <= FEW_ROWS { shape(level).0.min(AHEAD_ROWS) } else { shape(level).0 };
     equal_heights(rows, most)
@@ -90,8 +90,8 @@ impl<'a> Tiles<'a> {
 }
 
 /// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs
-/// of bf16, for a level that has their dot product. `block`: after how many rows of the panel a chain ends, is added to what there is,
-/// and the next one begins at zero; `usize::MAX`: one chain, which begins at `start`.
+/// of bf16, for a level that has their dot product. `block`: after how many rows of the panel a chain ends, is added to
+/// what there is, and the next one begins at zero; `usize::MAX`: one chain, which begins at `start`.
 #[track_caller]
 pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], (start, block): (Start, usize)) {
     let width = shape(level).1;
@@ -125,8 +125,8 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Tiles, panel: &[f32], 
                     Start::Own => Some((c.cast_const(), stride)),
                     Start::Row(row) => Some((row.as_ptr(), 0)),
                 };
-                // SAFETY: `a`, the panel and a row to start from hold what the tiles read (asserted above), `to` has their rows
-                // and whole vectors of columns, and the level's instructions are there.
+                // SAFETY: `a`, the panel and a row to start from hold what the tiles read (asserted above), `to` has
+                // their rows and whole vectors of columns, and the level's instructions are there.
                 unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride, from, past, block, count, down }) };
             } else {
                 let mut edge = [0f32; 6 * 64];
@@ -291,8 +291,9 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
     }
 }
 
-/// c = start + a times panels of bf16 pairs, `apart` elements from one to the next, for one row of c, at most 64 long, and a, at a level
-/// without their dot product: pairs are widened to two f32 while they are loaded. `block`: as for [`panel`], in steps of k, an even number.
+/// c = start + a times panels of bf16 pairs, `apart` elements from one to the next, for one row of c, at most 64 long,
+/// and a, at a level without their dot product: pairs are widened to two f32 while they are loaded. `block`: as for
+/// [`panel`], in steps of k, an even number.
 pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], usize), (start, block): (Start, usize)) {
     let width = shape(level).1;
     let panels = c.len().div_ceil(width);
@@ -306,7 +307,8 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], us
     for (i, a) in a.chunks(block).enumerate() {
         let mut sums_of_block = [0f32; 64];
         let body = (&mut sums_of_block, a, (&pairs[i * (block / 2) * width..], apart));
-        // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted above).
+        // SAFETY: the level has the instructions, and every panel has a row for each two elements of a (asserted
+        // above).
         unsafe {
             match (level.vectors(), panels) {
                 (Vectors::Avx512, _) => avx512(level, WidenPairs::<4>(body)),
@@ -332,14 +334,16 @@ type Widened<'a> = (&'a mut [f32; 64], &'a [f32], (&'a [f32], usize));
 /// end of a page.
 const AHEAD: usize = 4096;
 
-/// [`widen`] on C vectors: with panels of few, on several panels at once, because a chain of multiply-adds waits for itself.
+/// [`widen`] on C vectors: with panels of few, on several panels at once, because a chain of multiply-adds waits for
+/// itself.
 struct WidenPairs<'a, const C: usize>(Widened<'a>);
 
 impl<const C: usize> Body for WidenPairs<'_, C> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let WidenPairs((sums, a, (pairs, apart))) = self;
-        // SAFETY: there are as many sums as C vectors have lanes, and as many panels, with a row for each two elements of a.
+        // SAFETY: there are as many sums as C vectors have lanes, and as many panels, with a row for each two elements
+        // of a.
         unsafe {
             let mut acc = [V::all(0.0); C];
             let high = V::all_ints(0xffff_0000_u32 as i32);
@@ -379,7 +383,8 @@ pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32],
             to.len()
         );
         for (i, p) in [(0, 0), (8, 0), (0, 8), (8, 8)] {
-            // SAFETY: the level has the instructions; eight rows of eight, the last within `from` and `to` by the assert.
+            // SAFETY: the level has the instructions; eight rows of eight, the last within `from` and `to` by the
+            // assert.
             unsafe {
                 transpose_eight(
                     from.as_ptr().add(i * from_stride + p),
@@ -441,7 +446,8 @@ mod tests {
         panel(level, false, MatMut::new(&mut c[..width], width), a.into(), &[], (Start::Zero, usize::MAX));
     }
 
-    /// The place of the last of sixteen rows, as a usize wraps: 1, 16, 31 and beyond the end. At no level is anything written outside.
+    /// The place of the last of sixteen rows, as a usize wraps: 1, 16, 31 and beyond the end. At no level is anything
+    /// written outside.
     #[test]
     fn rows_that_are_far_apart_are_not_written_elsewhere() {
         let block = [[1.0; 16]; 16];

@@ -1,6 +1,6 @@
-//! Vectors of f32s and of i32s as an instruction set has them, and how one body is compiled for each. A body is written once, against
-//! [`Vector`]; it is compiled by one of the functions below, which have the instructions. Who calls them has seen that the CPU has them
-//! too (`Level`).
+//! Vectors of f32s and of i32s as an instruction set has them, and how one body is compiled for each. A body is written
+//! once, against [`Vector`]; it is compiled by one of the functions below, which have the instructions. Who calls them
+//! has seen that the CPU has them too (`Level`).
 #![allow(unsafe_code)] // instructions that the CPU has, and unchecked loads and stores: see `Vector`
 
 use crate::numeric::half::widen_f16;
@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 /// A vector of f32s.
 ///
 /// # Safety
-/// Of every function: the code that it is inlined into is compiled with the instructions, the CPU has them, and pointers are to whole
-/// vectors.
+/// Of every function: the code that it is inlined into is compiled with the instructions, the CPU has them, and
+/// pointers are to whole vectors.
 pub(super) trait Vector: Copy {
     /// A vector of as many i32s.
     type Ints: Copy;
@@ -61,8 +61,9 @@ pub(super) trait Vector: Copy {
     unsafe fn up(a: Self::Ints, by: usize) -> Self::Ints;
     /// The highest byte of each lane, with its sign.
     unsafe fn highest_byte(a: Self::Ints) -> Self::Ints;
-    /// Sums of products of codes w, as they are stored, and of signed bytes x: [`first`](Vector::first), then `dot` for at most 32 steps, four
-    /// at a time, then [`last`](Vector::last). `start` is what the offset of stored codes takes away.
+    /// Sums of products of codes w, as they are stored, and of signed bytes x: [`first`](Vector::first), then `dot` for
+    /// at most 32 steps, four at a time, then [`last`](Vector::last). `start` is what the offset of stored codes takes
+    /// away.
     unsafe fn first<const BITS: usize>(start: i32) -> Self::Ints;
     unsafe fn dot<const BITS: usize>(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
     unsafe fn last<const BITS: usize>(acc: Self::Ints, start: i32) -> Self::Ints;
@@ -151,7 +152,8 @@ unsafe fn halves_of_pairs<V: Vector>(a: V, b: V, c: V) -> V {
 /// Sixteen f32s in plain Rust, of which the compiler makes the vectors that it knows.
 pub(super) struct Plain<M>([f32; 16], PhantomData<M>);
 
-/// Sixteen values, lane by lane, written out: a closure may be left a function of its own (STYLE 12), and a loop was a tenth slower.
+/// Sixteen values, lane by lane, written out: a closure may be left a function of its own (STYLE 12), and a loop was a
+/// tenth slower.
 macro_rules! lanes {
     (|$lane:ident| $value:expr) => {
         lanes!(@ $lane, $value; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -310,8 +312,8 @@ impl<const VNNI: bool> Vector for Half<VNNI> {
         fn down(a: __m256i, by: usize) -> __m256i { _mm256_srlv_epi32(a, Self::all_ints(by as i32)) }
         fn up(a: __m256i, by: usize) -> __m256i { _mm256_sllv_epi32(a, Self::all_ints(by as i32)) }
         fn highest_byte(a: __m256i) -> __m256i { _mm256_srai_epi32::<24>(a) }
-        // without AVX-VNNI: the instruction for bytes sums two products in 16 bits: with codes of four bits, sixteen fit; of eight bits, two fit if their
-        // offset of 128 is taken away first
+        // without AVX-VNNI: the instruction for bytes sums two products in 16 bits: with codes of four bits, sixteen
+        // fit; of eight bits, two fit if their offset of 128 is taken away first
         fn first<const BITS: usize>(start: i32) -> __m256i { Self::all_ints(if VNNI { start } else { 0 }) }
         fn dot<const BITS: usize>(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
             if VNNI {

@@ -1,8 +1,8 @@
-//! The transformer itself: embedding, blocks, head. Each choice of the configuration is matched once. What a step is made of is
-//! in `parts`.
+//! The transformer itself: embedding, blocks, head. Each choice of the configuration is matched once. What a step is
+//! made of is in `parts`.
 //!
-//! Names are TransformerLens's (docs/names.md), made of a [`Module`] and what the tensor is called there. A tensor may have two:
-//! the input of block i + 1 is the output of block i.
+//! Names are TransformerLens's (docs/names.md), made of a [`Module`] and what the tensor is called there. A tensor may
+//! have two: the input of block i + 1 is the output of block i.
 
 mod parts;
 

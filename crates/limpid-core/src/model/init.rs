@@ -17,7 +17,8 @@ axis! {
         Normal = "normal",
         /// Uniform within sqrt(6 / (in + out)) (Glorot and Bengio 2010); tables normal with `std`.
         Xavier = "xavier",
-        /// As xavier, with W^Q, W^K and W^V as three matrices, where they are stored as one: each within its own sqrt(6 / (in + out)).
+        /// As xavier, with W^Q, W^K and W^V as three matrices, where they are stored as one: each within its own sqrt(6
+        /// / (in + out)).
         XavierMatrices = "xavier-matrices",
         /// As xavier, with the W^Q, W^K and W^V of each head as matrices of their own, (d_model, d_head).
         XavierHeads = "xavier-heads",
@@ -168,8 +169,8 @@ mod tests {
         }
     }
 
-    /// R225: the documents' matrices, W^Q, W^K and W^V, of 4 heads of queries and 2 of keys and values, 12 features each. As one matrix of
-    /// 96 rows all would be within sqrt(6 / (48 + 96)).
+    /// R225: the documents' matrices, W^Q, W^K and W^V, of 4 heads of queries and 2 of keys and values, 12 features
+    /// each. As one matrix of 96 rows all would be within sqrt(6 / (48 + 96)).
     #[test]
     fn queries_keys_and_values_have_bounds_of_their_own() {
         let model = model(Mode::Train { batch: 1, context: 4 });

@@ -1,5 +1,5 @@
-//! What the memory of a model and its training consists of: [`MemoryPart`]. Who counts a part is `Model::memory` here, `Recipe::memory` of
-//! limpid-train, `takes` of limpid-gpu, or `memory` of limpid, which adds them up.
+//! What the memory of a model and its training consists of: [`MemoryPart`]. Who counts a part is `Model::memory` here,
+//! `Recipe::memory` of limpid-train, `takes` of limpid-gpu, or `memory` of limpid, which adds them up.
 
 use crate::config::axis;
 

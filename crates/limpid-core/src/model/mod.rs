@@ -56,8 +56,9 @@ pub enum Mode {
         /// tokens of each
         context: usize,
     },
-    /// Forward, of which little is kept: the input of every block, and all tensors of the block that ran last. Scores of attention and
-    /// logits of all rows are computed from these where they are wanted, so memory grows with T, not with T squared.
+    /// Forward, of which little is kept: the input of every block, and all tensors of the block that ran last. Scores
+    /// of attention and logits of all rows are computed from these where they are wanted, so memory grows with T, not
+    /// with T squared.
     Layers {
         /// sequences
         batch: usize,
@@ -219,7 +220,8 @@ impl Param {
     pub fn is_matrix(&self) -> bool {
         !matches!(self.role, ParamRole::Gain | ParamRole::Bias)
     }
-    /// Whether it is a matrix from features to features, neither a table nor the head: Muon updates these, and LoRA may adapt them.
+    /// Whether it is a matrix from features to features, neither a table nor the head: Muon updates these, and LoRA may
+    /// adapt them.
     pub fn is_inside(&self) -> bool {
         matches!(self.role, ParamRole::Weight | ParamRole::Residual) && self.module.part != Component::Unembed
     }
@@ -268,8 +270,8 @@ pub(crate) enum Table {
     Rotary { base: f64, scaling: Box<RotaryScaling> },
 }
 
-/// The regions of a model's parameters, by name, and what its tables of positions say. Models of one configuration have equal
-/// maps in every mode, unless some of their parameters are frozen or adapters.
+/// The regions of a model's parameters, by name, and what its tables of positions say. Models of one configuration have
+/// equal maps in every mode, unless some of their parameters are frozen or adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightMap {
     params: Vec<(String, Region)>,
@@ -310,8 +312,8 @@ impl WeightMap {
     }
 }
 
-/// The transformer: its list of ops, and the names and regions of its tensors. Its parts belong together, so they can be read
-/// and not changed:
+/// The transformer: its list of ops, and the names and regions of its tensors. Its parts belong together, so they can
+/// be read and not changed:
 ///
 /// ```
 /// # use limpid_core::{config::Config, model::{Mode, Model}};
@@ -560,7 +562,8 @@ impl Model {
         groups
     }
 
-    /// Parameters kind by kind, as they lie in memory: for GPT-2 in llm.c's order. Between two there may be unused elements.
+    /// Parameters kind by kind, as they lie in memory: for GPT-2 in llm.c's order. Between two there may be unused
+    /// elements.
     pub fn layout(&self) -> Vec<ParamStack> {
         let mut all: Vec<((Component, ParamRole), ParamStack)> = vec![];
         for param in &self.params {
@@ -739,7 +742,8 @@ impl Model {
 struct Names<'a>(HashMap<plan::Key, &'a str>);
 
 impl<'a> Names<'a> {
-    /// A place with several names has that of a parameter, of a table, of the last tensor that is all of it, of the first that is a part.
+    /// A place with several names has that of a parameter, of a table, of the last tensor that is all of it, of the
+    /// first that is a part.
     fn new(params: &'a [Param], tables: &[(Region, Table)], tensors: &'a [Tensor]) -> Names<'a> {
         let is_whole = |t: &&Tensor| t.cols == (0..t.region.cols);
         let named = |t: &'a Tensor| (plan::key(t.region), t.name.as_str());

@@ -1,7 +1,7 @@
 //! Where in the transformer a parameter or an activation is: in which block, and in which part of it.
 //!
-//! The builder says so once, with a [`Module`]. Here names are made from modules ([`Module::named`]), and the block is read from a
-//! name that comes as text from a user, a file or a table ([`in_block`]). Everyone else asks the module.
+//! The builder says so once, with a [`Module`]. Here names are made from modules ([`Module::named`]), and the block is
+//! read from a name that comes as text from a user, a file or a table ([`in_block`]). Everyone else asks the module.
 
 use crate::config::{Axis, axis};
 
@@ -138,7 +138,8 @@ impl Module {
         inside(self.name(), own)
     }
 
-    /// The layer that it belongs to, as statistics are kept: a block, or what the model has before and behind its blocks.
+    /// The layer that it belongs to, as statistics are kept: a block, or what the model has before and behind its
+    /// blocks.
     pub fn layer(self) -> Module {
         let part = match self.part {
             _ if self.block.is_some() => Component::Whole,
@@ -155,8 +156,8 @@ pub(super) fn inside(module: String, own: &str) -> String {
     if module.is_empty() { own.into() } else { module + "." + own }
 }
 
-/// The block that a name is of and what the name is inside it: 3 and `attn.hook_z` for `blocks.3.attn.hook_z`, 3 and nothing for
-/// `blocks.3`; `None` for a name outside of the blocks.
+/// The block that a name is of and what the name is inside it: 3 and `attn.hook_z` for `blocks.3.attn.hook_z`, 3 and
+/// nothing for `blocks.3`; `None` for a name outside of the blocks.
 pub fn in_block(name: &str) -> Option<(usize, &str)> {
     let rest = name.strip_prefix("blocks.")?;
     let (number, own) = rest.split_once('.').unwrap_or((rest, ""));

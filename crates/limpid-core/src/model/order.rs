@@ -1,8 +1,9 @@
 //! The order in which files, names and tables have the features of queries and keys.
 //!
-//! `ops::rotate` turns neighbours, so in memory the partners of a pair lie side by side, whichever features turn together in the program
-//! that a model comes from (`Config::rotary_pairs`). A [`FeatureOrder`] leads from one order to the other. Which tensors and
-//! parameters have one is read from the list of ops: what a rotation turns, and what that is made of.
+//! `ops::rotate` turns neighbours, so in memory the partners of a pair lie side by side, whichever features turn
+//! together in the program that a model comes from (`Config::rotary_pairs`). A [`FeatureOrder`] leads from one order to
+//! the other. Which tensors and parameters have one is read from the list of ops: what a rotation turns, and what that
+//! is made of.
 
 use super::plan::{Key, key};
 use crate::config::RotaryPairs;

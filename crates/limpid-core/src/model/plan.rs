@@ -1,13 +1,14 @@
-//! Three passes over a model while it is built. `arrange` places parameters kind by kind; `differentiate` reads the list in
-//! reverse and says where every gradient goes; `compact` lets tensors that are never alive at once share memory.
-//! None of them changes a result: a test runs compact and full plans and compares the bits.
+//! Three passes over a model while it is built. `arrange` places parameters kind by kind; `differentiate` reads the
+//! list in reverse and says where every gradient goes; `compact` lets tensors that are never alive at once share
+//! memory. None of them changes a result: a test runs compact and full plans and compares the bits.
 
 use super::{Mode, Param, Table, Tensor};
 use crate::ops::{Access, Back, Grad, MemorySpace, Op, Pass, Region};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// Where gradients of watched tensors lie until `compact` places them: beyond all activations, whose gradients have places until then.
+/// Where gradients of watched tensors lie until `compact` places them: beyond all activations, whose gradients have
+/// places until then.
 const UNPLACED: usize = usize::MAX / 2;
 
 /// Every tensor starts at a multiple of this many elements, for wide loads and whole cache lines.
@@ -15,9 +16,9 @@ pub const ALIGN: usize = 64;
 /// The token table has room for a multiple of this many rows (50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
-/// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept until the backward ends,
-/// where a batch has several sequences: 64 MiB, so that it costs little memory. A backend may then run sequences apart and compute
-/// gradients of parameters last.
+/// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept until the
+/// backward ends, where a batch has several sequences: 64 MiB, so that it costs little memory. A backend may then run
+/// sequences apart and compute gradients of parameters last.
 pub const GRADIENT_INPUTS_LIMIT: usize = 16 << 20;
 
 /// Elements of all activations of a forward pass, as if none shared memory.
@@ -158,16 +159,17 @@ impl<'a> Uses<'a> {
         all[..all.partition_point(|reader| *reader < i)].last().copied()
     }
 
-    /// Whether the backward of op `writer` comes after all that read the gradient of `x`. The backward runs from the last op to the
-    /// first: what made `x` reads its gradient before an earlier op writes, but for gradients of parameters that wait for the end.
+    /// Whether the backward of op `writer` comes after all that read the gradient of `x`. The backward runs from the
+    /// last op to the first: what made `x` reads its gradient before an earlier op writes, but for gradients of
+    /// parameters that wait for the end.
     fn is_read_before(&self, x: Region, writer: usize) -> bool {
         let reader = self.producers.get(&key(x)).copied().unwrap_or(0);
         reader > writer && !(self.keeps_gradient_inputs && self.ops[reader].learns())
     }
 
-    /// Whether the gradient of the `n`-th operand of op `i` may be the region of its output's gradient: only that of a sum, whose
-    /// operands have the same gradient as the sum itself. Nobody has written the operand's gradient yet. `is_held` is whether gradients
-    /// of parameters read the output's gradient when the backward ends.
+    /// Whether the gradient of the `n`-th operand of op `i` may be the region of its output's gradient: only that of a
+    /// sum, whose operands have the same gradient as the sum itself. Nobody has written the operand's gradient yet.
+    /// `is_held` is whether gradients of parameters read the output's gradient when the backward ends.
     fn may_share(&self, i: usize, n: usize, is_held: bool) -> bool {
         let Op::Add { a, b, scale, .. } = self.ops[i] else { return false };
         let (x, other) = if n == 0 { (a, b) } else { (b, a) };
@@ -261,8 +263,8 @@ fn name_gradients(plan: &mut Plan) {
 }
 
 /// Gives activations, statistics and gradients their final regions. Tensors that are never alive at once share
-/// memory, except in [`Mode::Inspect`]. In [`Mode::Layers`] what one of the `blocks` alone uses is alive while that block runs, and
-/// everything else, such as the input of a block, always: any block may run again.
+/// memory, except in [`Mode::Inspect`]. In [`Mode::Layers`] what one of the `blocks` alone uses is alive while that
+/// block runs, and everything else, such as the input of a block, always: any block may run again.
 pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
     let steps = plan.ops.len() + plan.back.len();
     let mode = plan.mode;
@@ -332,7 +334,8 @@ pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
     }
 }
 
-/// A memory while tensors get their places in it, in the order in which they come alive: each gets the first gap that it fits.
+/// A memory while tensors get their places in it, in the order in which they come alive: each gets the first gap that
+/// it fits.
 struct Free {
     /// Gaps, from their beginning to their end; the last has none.
     gaps: BTreeMap<usize, usize>,

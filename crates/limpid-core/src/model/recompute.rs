@@ -50,8 +50,8 @@ impl KeepLevel {
     }
 }
 
-/// The first level at which a block recomputes its op `i`; `None` for what it ends in before any norm, its last sum as a rule, which is
-/// always kept.
+/// The first level at which a block recomputes its op `i`; `None` for what it ends in before any norm, its last sum as
+/// a rule, which is always kept.
 fn level(block: &[Op], i: usize) -> Option<KeepLevel> {
     let heads = block.iter().position(|op| matches!(op, Op::Attend { .. }));
     let last = block.iter().rposition(|op| !matches!(op, Op::Norm { .. }));

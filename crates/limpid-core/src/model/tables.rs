@@ -18,9 +18,10 @@ pub fn sinusoidal_one_based(position: usize, column: usize, d_model: usize) -> f
     if j.is_multiple_of(2) { sin(angle(j)) } else { cos(angle(j - 1)) }
 }
 
-/// The frequency of each pair of D features, in radians a position: base^(-2i/D), scaled (transformers' `modeling_rope_utils`).
-/// Yarn's are `factor` times slower from the pair on that rotates `low` times over the original context, unchanged up to the
-/// one that rotates `high` times, and in between a mixture by the pair's number. Longrope's are slower by the factors of `short`.
+/// The frequency of each pair of D features, in radians a position: base^(-2i/D), scaled (transformers'
+/// `modeling_rope_utils`). Yarn's are `factor` times slower from the pair on that rotates `low` times over the original
+/// context, unchanged up to the one that rotates `high` times, and in between a mixture by the pair's number.
+/// Longrope's are slower by the factors of `short`.
 pub fn frequencies(d: usize, base: f64, s: &RotaryScaling) -> Vec<f64> {
     // base^(-2i/D) context / (2 pi) = turns, solved for i
     let pair_of = |turns: f64| d as f64 * ln_f64(s.context as f64 / (turns * TAU)) / (2.0 * ln_f64(base));

@@ -91,7 +91,8 @@ impl Tuning {
     }
 }
 
-/// Refuses a pattern that no name matches; the error lists `words` and the `names` that exist, those of all blocks as one.
+/// Refuses a pattern that no name matches; the error lists `words` and the `names` that exist, those of all blocks as
+/// one.
 fn known(
     what: &'static str,
     (said, pattern): (&str, &str),

@@ -1,6 +1,7 @@
-//! ggml's blocks: weights of two to eight bits that share scales and, in some types, minima. A block of any type can be taken apart into
-//! [`BlockParts`], which give its exact values or another layout of the same numbers. A type is its name, its sizes, and one function that
-//! takes a block apart. (The values have the same bits as those of ggml's `dequantize_row_*` and of `gguf.quants.dequantize`.)
+//! ggml's blocks: weights of two to eight bits that share scales and, in some types, minima. A block of any type can be
+//! taken apart into [`BlockParts`], which give its exact values or another layout of the same numbers. A type is its
+//! name, its sizes, and one function that takes a block apart. (The values have the same bits as those of ggml's
+//! `dequantize_row_*` and of `gguf.quants.dequantize`.)
 
 use super::half::widen_f16;
 use std::fmt;
@@ -11,8 +12,8 @@ pub const GROUP: usize = 16;
 /// Values of the largest block.
 pub const LARGEST: usize = 256;
 
-/// A block taken apart. Value i is `(d * scales[g]) * codes[i] - dmin * mins[g]`, where g is `i / GROUP`: products of 11 bits by 8 by 8 are
-/// exact in f32, so the difference is all that is rounded.
+/// A block taken apart. Value i is `(d * scales[g]) * codes[i] - dmin * mins[g]`, where g is `i / GROUP`: products of
+/// 11 bits by 8 by 8 are exact in f32, so the difference is all that is rounded.
 pub struct BlockParts {
     /// The scale of scales, as an f16's bits.
     pub d: u16,

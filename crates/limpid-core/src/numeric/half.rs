@@ -1,5 +1,5 @@
-//! The 16-bit floating-point types as bits: bf16, which is the upper half of an f32, and IEEE's f16. Their tests are those of
-//! `element`, whose types they are.
+//! The 16-bit floating-point types as bits: bf16, which is the upper half of an f32, and IEEE's f16. Their tests are
+//! those of `element`, whose types they are.
 
 /// The nearest bf16, as its bits; ties to even, NaN stays NaN.
 #[inline(always)]

@@ -34,8 +34,8 @@ enum Isa {
     Neon,
 }
 
-/// The vectors that the products of a level run on. Code that differs by level matches on them without a default arm, so that the compiler
-/// names every place which a new one must enter.
+/// The vectors that the products of a level run on. Code that differs by level matches on them without a default arm,
+/// so that the compiler names every place which a new one must enter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code)] // a CPU has some of them; code is written for all
 pub(crate) enum Vectors {
@@ -96,7 +96,8 @@ impl MulAdd for Unfused {
     }
 }
 
-/// A body to be compiled for every level, which returns an `Output`. `run` must be `#[inline(always)]`, and so must what it calls.
+/// A body to be compiled for every level, which returns an `Output`. `run` must be `#[inline(always)]`, and so must
+/// what it calls.
 pub trait Kernel<Output = ()> {
     /// The body; `M` is how it multiplies and adds.
     fn run<M: MulAdd>(self) -> Output;
@@ -133,8 +134,8 @@ impl Level {
     }
 
     /// The fastest level of this CPU. Intel's cores compute a dot product of bf16 pairs four times slower than
-    /// AMD's, which makes bf16 slower than f32 (88 GFLOP/s per core, f32 175: docs/decisions.md#intel-runs-bf16-products-in-f32). So on Intel `avx512-bf16`
-    /// must be asked for by name.
+    /// AMD's, which makes bf16 slower than f32 (88 GFLOP/s per core, f32 175:
+    /// docs/decisions.md#intel-runs-bf16-products-in-f32). So on Intel `avx512-bf16` must be asked for by name.
     pub fn best() -> Level {
         let slow_dot = |level: &Level| level.has_dot() && !is_amd();
         *Level::available().iter().rfind(|level| !slow_dot(level)).expect("portable is always there")
@@ -198,8 +199,8 @@ impl Level {
         false
     }
 
-    /// Whether products of four bytes, with integer sums, are one instruction on the level's vectors. The sums are exact with or without it, so
-    /// on vectors of 512 bits this is not a level of its own.
+    /// Whether products of four bytes, with integer sums, are one instruction on the level's vectors. The sums are
+    /// exact with or without it, so on vectors of 512 bits this is not a level of its own.
     pub(crate) fn has_vnni(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return match self.vectors() {

@@ -1,9 +1,9 @@
-//! The ops. A transformer is a list of [`Op`]s; each op has a forward and a backward, and a backend runs them. Everything here is plain
-//! data: the ops and their operands, [`program`] (a model's lists, checked once), [`Batch`] (the rows that they run on) and
-//! [`limits`] (what a batch may hold). What an op computes is in `kernels`.
+//! The ops. A transformer is a list of [`Op`]s; each op has a forward and a backward, and a backend runs them.
+//! Everything here is plain data: the ops and their operands, [`program`] (a model's lists, checked once), [`Batch`]
+//! (the rows that they run on) and [`limits`] (what a batch may hold). What an op computes is in `kernels`.
 //!
-//! The letters: B batch, T sequence, N = rows (B x T in training), C = d_model, H heads of queries and K of keys and values, D
-//! features of each, F = d_ff, V vocabulary. Read `plan` in `model` for the layout of memory.
+//! The letters: B batch, T sequence, N = rows (B x T in training), C = d_model, H heads of queries and K of keys and
+//! values, D features of each, F = d_ff, V vocabulary. Read `plan` in `model` for the layout of memory.
 
 mod batch;
 pub mod limits;
@@ -305,8 +305,8 @@ pub enum Op {
         /// (outputs,C)
         y: Region,
     },
-    /// `losses[n] = -log softmax(bounded(x w' + b))[target n]`: head and cross-entropy as one op, in chunks of rows, so that
-    /// the logits of all rows are never in memory at once
+    /// `losses[n] = -log softmax(bounded(x w' + b))[target n]`: head and cross-entropy as one op, in chunks of rows, so
+    /// that the logits of all rows are never in memory at once
     Classify {
         /// (N,C)
         x: Region,

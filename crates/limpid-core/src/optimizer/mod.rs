@@ -1,5 +1,5 @@
-//! How parameters learn: the update rules ([`adamw`], which SGD and Adam are forms of, and [`muon`]), what an update is as numbers
-//! ([`Rule`]), which parameters are updated alike ([`ParamGroup`]), and what an update changed ([`Change`]).
+//! How parameters learn: the update rules ([`adamw`], which SGD and Adam are forms of, and [`muon`]), what an update is
+//! as numbers ([`Rule`]), which parameters are updated alike ([`ParamGroup`]), and what an update changed ([`Change`]).
 
 pub mod adamw;
 pub mod muon;
@@ -76,8 +76,8 @@ pub struct Rule {
     pub max_norm: f64,
     /// The norm of the whole gradient, where the groups are a part of all parameters; else it is computed from them.
     pub norm: Option<f64>,
-    /// Losses, and the sum of them above which the update is held back, as it is where the sum is not finite: it changes nothing
-    /// then, as where the norm is not finite.
+    /// Losses, and the sum of them above which the update is held back, as it is where the sum is not finite: it
+    /// changes nothing then, as where the norm is not finite.
     pub most_loss: Option<(Region, f64)>,
 }
 
@@ -122,8 +122,8 @@ impl Kernel<[f32; 3]> for Measure<'_> {
     }
 }
 
-/// How many gradients one sum of squares covers, from the beginning of a group: this fixes the order in which the norm of
-/// the gradient adds up.
+/// How many gradients one sum of squares covers, from the beginning of a group: this fixes the order in which the norm
+/// of the gradient adds up.
 pub const NORM_PART: usize = 1 << 16;
 
 /// The norm of a gradient whose parts have these sums of squares.

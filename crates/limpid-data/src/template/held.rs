@@ -1,12 +1,13 @@
-//! Bounds the values of a template: they are checked as the template makes them, so that nothing done with them later goes too deep or takes
-//! too long.
+//! Bounds the values of a template: they are checked as the template makes them, so that nothing done with them later
+//! goes too deep or takes too long.
 //!
-//! Jinja's interpreter limits what a template writes and how many steps it takes. But a value may contain itself (`namespace`), or the
-//! same list twice, forty levels deep; printing, comparing or dropping it would then overflow the stack or never end. So [`checked`] inserts
-//! instructions into the compiled template that check values: after each instruction that makes a value from others, and before those that
-//! compare. The compiler itself recurses as deep as the source is long, and visits each expression as often as it has terms; [`read`]
-//! bounds that. A step may read a text of many megabytes, so there is a clock too: these checks ask it, and so does a check before each
-//! other instruction that reads texts.
+//! Jinja's interpreter limits what a template writes and how many steps it takes. But a value may contain itself
+//! (`namespace`), or the same list twice, forty levels deep; printing, comparing or dropping it would then overflow the
+//! stack or never end. So [`checked`] inserts instructions into the compiled template that check values: after each
+//! instruction that makes a value from others, and before those that compare. The compiler itself recurses as deep as
+//! the source is long, and visits each expression as often as it has terms; [`read`] bounds that. A step may read a
+//! text of many megabytes, so there is a clock too: these checks ask it, and so does a check before each other
+//! instruction that reads texts.
 
 use limpid_base::budget::{Budget, Spent};
 use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
@@ -24,8 +25,8 @@ pub const REMAINDER: &str = "limpid.remainder";
 pub const SOURCE: usize = 1 << 20;
 /// The most words and signs between two braces. Templates in use have about 100.
 const TOKENS: usize = 4096;
-/// Bytes of stack for the text between two braces, and bytes for each byte of source besides. The most that was measured are 1 KB for each
-/// token, and 64 bytes for each byte of `{%elif a%}`.
+/// Bytes of stack for the text between two braces, and bytes for each byte of source besides. The most that was
+/// measured are 1 KB for each token, and 64 bytes for each byte of `{%elif a%}`.
 const STACK: [usize; 2] = [8 << 20, 256];
 /// How deep values may be nested.
 const DEEP: usize = 100;
@@ -35,7 +36,8 @@ const BYTES: u64 = 1 << 26;
 /// The number of values that are checked in one step.
 const A_STEP: u64 = 4;
 
-/// The names of the tests that the instructions call. A template that calls one itself gets a check that is made anyway.
+/// The names of the tests that the instructions call. A template that calls one itself gets a check that is made
+/// anyway.
 const HELD: &str = "limpid.held";
 const APART: &str = "limpid.apart";
 const CLOCK: &str = "limpid.clock";

@@ -1,4 +1,5 @@
-//! `tojson` of transformers: Python's `json.dumps`, with its blanks, its order of keys where that is asked for, and ASCII alone if need be.
+//! `tojson` of transformers: Python's `json.dumps`, with its blanks, its order of keys where that is asked for, and
+//! ASCII alone if need be.
 
 use super::{STEPS, held};
 use limpid_base::budget::{Budget, Spent};

@@ -1,5 +1,5 @@
-//! What Jinja2 has and its Rust twin has not, or has otherwise: tests, filters, Python's methods of strings, and what loops and `%` do with
-//! texts. reference/jinja.py holds all of them against Jinja2.
+//! What Jinja2 has and its Rust twin has not, or has otherwise: tests, filters, Python's methods of strings, and what
+//! loops and `%` do with texts. reference/jinja.py holds all of them against Jinja2.
 //!
 //! Whatever makes a text longer than what it was given pays for it first.
 

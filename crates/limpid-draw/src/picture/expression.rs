@@ -1,7 +1,8 @@
-//! What is plotted, in a line: `blocks.0.attn.hook_pattern[0,1]`, `W_pos`, `cos(hook_embed)`, `curves(W_pos[*,4:8])`, `loss`, `gelu`.
+//! What is plotted, in a line: `blocks.0.attn.hook_pattern[0,1]`, `W_pos`, `cos(hook_embed)`, `curves(W_pos[*,4:8])`,
+//! `loss`, `gelu`.
 //!
-//! A name may be a pattern (`blocks.*.attn.hook_pattern`). An index has a number, `a:b` or `*` for each axis of the tensor, as its shape
-//! says; axes left out are whole.
+//! A name may be a pattern (`blocks.*.attn.hook_pattern`). An index has a number, `a:b` or `*` for each axis of the
+//! tensor, as its shape says; axes left out are whole.
 
 use super::{Chart, PlotPart, Series, TensorPlot};
 use crate::view::{HeatScale, Matrix, matrices};
@@ -277,8 +278,8 @@ fn cosines(asked: &str, matrix: Matrix) -> Result<Matrix, TraceError> {
 /// Where the figure of the GELUs begins and ends, and its places.
 const GELU: (f64, usize) = (4.0, 161);
 
-/// GELU by its definition, x Φ(x), its two approximations and ReLU; how far the approximations are from it; and, of a model, how its
-/// values before the activation are spread. `k` has the constants of the approximation by tanh.
+/// GELU by its definition, x Φ(x), its two approximations and ReLU; how far the approximations are from it; and, of a
+/// model, how its values before the activation are spread. `k` has the constants of the approximation by tanh.
 pub fn gelu(k: Constants, before: &[f32]) -> TensorPlot {
     use Activation::{GeluErf, GeluSigmoid, GeluTanh, Relu};
     let (end, n) = GELU;

@@ -1,8 +1,9 @@
-//! Pictures of tensors as data, and as files: heat maps, curves and bars. [`TensorPlot::svg`] and [`TensorPlot::png`] are bytes of a file,
-//! [`TensorPlot::text`] is for a terminal; all three take colours from `palette` and show the greatest of several cells as `pool` does.
+//! Pictures of tensors as data, and as files: heat maps, curves and bars. [`TensorPlot::svg`] and [`TensorPlot::png`]
+//! are bytes of a file, [`TensorPlot::text`] is for a terminal; all three take colours from `palette` and show the
+//! greatest of several cells as `pool` does.
 //!
-//! `expression` is what a plot is asked for by, `draw` its layout, `scene`, `paint` and `png` how marks become files. `diagram` draws a model
-//! without its numbers.
+//! `expression` is what a plot is asked for by, `draw` its layout, `scene`, `paint` and `png` how marks become files.
+//! `diagram` draws a model without its numbers.
 
 mod draw;
 mod expression;

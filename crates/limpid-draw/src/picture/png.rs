@@ -40,7 +40,8 @@ pub(super) fn file<'a>(
     head.extend([8, kind, 0, 0, 0]);
     chunk(*b"IHDR", &head);
     before.iter().for_each(|(name, data)| chunk(*name, data));
-    let raw: Vec<u8> = rows.flat_map(|row| [0].iter().chain(row)).copied().collect(); // each row begins with its filter: none
+    // each row begins with its filter: none
+    let raw: Vec<u8> = rows.flat_map(|row| [0].iter().chain(row)).copied().collect();
     chunk(*b"IDAT", &compress_to_vec_zlib(&raw, 6));
     chunk(*b"IEND", &[]);
     out

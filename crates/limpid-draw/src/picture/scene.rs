@@ -1,5 +1,5 @@
-//! A picture before it is a file: marks on a page, in units of a pixel at its own size. [`Scene::svg`] writes them as SVG, whose colours
-//! follow the reader's light or dark mode; `paint` paints them in the light ones.
+//! A picture before it is a file: marks on a page, in units of a pixel at its own size. [`Scene::svg`] writes them as
+//! SVG, whose colours follow the reader's light or dark mode; `paint` paints them in the light ones.
 
 use super::png;
 use crate::palette::{Palette, rgb};
@@ -196,13 +196,13 @@ impl Scene {
         let [w, h] = self.size.map(f64::ceil);
         let (title, about) = (escape(&self.title), escape(&self.about));
         let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" \
-             {LABELLED}{title}</title>\n<desc id=\"about\">{about}</desc>\n<style>\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" \
+             role=\"img\" {LABELLED}{title}</title>\n<desc id=\"about\">{about}</desc>\n<style>\n"
         );
-        out += "svg{max-width:100%;height:auto}text{font-family:system-ui,sans-serif}\
-                .m{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace}\
-                .b{font-weight:600}.l{fill:none}image{image-rendering:pixelated}rect:not(.e){shape-rendering:crispEdges}\
-                .h{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}\n";
+        out += "svg{max-width:100%;height:auto}text{font-family:system-ui,sans-serif}.m{font-family:ui-monospace,\
+                SFMono-Regular,Menlo,Consolas,\"DejaVu Sans \
+                Mono\",monospace}.b{font-weight:600}.l{fill:none}image{image-rendering:pixelated}rect:not(.\
+                e){shape-rendering:crispEdges}.h{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}\n";
         let theme = |dark: bool| -> String {
             let of = |(class, light, other): &(&str, &str, &str)| {
                 let colour = if dark { other } else { light };
@@ -220,8 +220,8 @@ impl Scene {
         let _ = writeln!(
             out,
             "<defs><pattern id=\"not-finite\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" \
-             patternTransform=\"rotate(45)\"><rect width=\"4\" height=\"4\" fill=\"#fff\"/><rect width=\"2.4\" height=\"4\" \
-             fill=\"{MAGENTA}\"/></pattern></defs>\n<rect class=\"paper\" width=\"{w}\" height=\"{h}\"/>"
+             patternTransform=\"rotate(45)\"><rect width=\"4\" height=\"4\" fill=\"#fff\"/><rect width=\"2.4\" \
+             height=\"4\" fill=\"{MAGENTA}\"/></pattern></defs>\n<rect class=\"paper\" width=\"{w}\" height=\"{h}\"/>"
         );
         self.marks.iter().for_each(|mark| mark.svg(&mut out));
         out + "</svg>\n"

@@ -5,8 +5,9 @@ use crate::view::{HeatScale, Matrix};
 use limpid_trace::NamedTensor;
 use limpid_trace::sweep::Sweep;
 
-/// The recovered fractions as heat maps; `words` are the corrupt prompt's tokens. Heads of all layers are rows below each other, `2.5`
-/// for head 5 of layer 2; of pairs of positions each head is a map, the one that restores the most first.
+/// The recovered fractions as heat maps; `words` are the corrupt prompt's tokens. Heads of all layers are rows below
+/// each other, `2.5` for head 5 of layer 2; of pairs of positions each head is a map, the one that restores the most
+/// first.
 pub fn plot(sweep: &Sweep, words: &[String]) -> TensorPlot {
     let NamedTensor { axes, shape, values, .. } = &sweep.recovered;
     let is_word = |axis: &str| axis.ends_with("pos");

@@ -1,6 +1,6 @@
-//! What a GPU takes and what it may refuse: the bytes that a plan counts are those that are reserved; memory that is refused changes
-//! nothing; of a device that is lost every verb says so, and a run goes on from what was saved. Without a GPU, real or in software,
-//! the tests say so and pass, or fail where `GPU_REQUIRED` is set.
+//! What a GPU takes and what it may refuse: the bytes that a plan counts are those that are reserved; memory that is
+//! refused changes nothing; of a device that is lost every verb says so, and a run goes on from what was saved. Without
+//! a GPU, real or in software, the tests say so and pass, or fail where `GPU_REQUIRED` is set.
 
 use crate::common::folder::{Folder, copy_folder};
 use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
@@ -77,9 +77,9 @@ fn rule(method: Method) -> Rule {
     Recipe { optimizer: method, ..Recipe::default() }.rule(1e-2, 1)
 }
 
-/// A training with all that it ever reserves: for each optimizer, with and without an average, for one micro-batch and for five; at
-/// the least level and the most of what is made again; on a device that takes small buffers only, whose spaces are pages. And a model
-/// that decodes.
+/// A training with all that it ever reserves: for each optimizer, with and without an average, for one micro-batch and
+/// for five; at the least level and the most of what is made again; on a device that takes small buffers only, whose
+/// spaces are pages. And a model that decodes.
 #[test]
 fn what_a_plan_counts_is_what_is_reserved() {
     for small in [false, true] {
@@ -131,8 +131,8 @@ fn what_a_plan_counts_is_what_is_reserved() {
     }
 }
 
-/// Memory that is refused at the start, and in the middle of an update: the message has the figures and the mend, nothing was changed,
-/// and the same update goes on when there is memory.
+/// Memory that is refused at the start, and in the middle of an update: the message has the figures and the mend,
+/// nothing was changed, and the same update goes on when there is memory.
 #[test]
 fn refused_memory_changes_nothing() {
     let Some(device) = device() else { return };
@@ -304,8 +304,8 @@ impl Case {
     }
 }
 
-/// A run whose device is lost ends with an error, its folder as the last save left it. It goes on on another device of the kind with the
-/// bits of a run that nothing happened to, and on the processor to rounding.
+/// A run whose device is lost ends with an error, its folder as the last save left it. It goes on on another device of
+/// the kind with the bits of a run that nothing happened to, and on the processor to rounding.
 #[test]
 fn a_run_goes_on_after_its_device_was_lost() {
     if device().is_none() {

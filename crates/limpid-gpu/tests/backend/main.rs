@@ -1,5 +1,5 @@
-//! The GPU's tests, in one program: `cargo test --workspace --features gpu --test backend ops::` runs those of ops.rs. Without a GPU, real
-//! or in software, they say so and pass, or fail where `GPU_REQUIRED` is set.
+//! The GPU's tests, in one program: `cargo test --workspace --features gpu --test backend ops::` runs those of ops.rs.
+//! Without a GPU, real or in software, they say so and pass, or fail where `GPU_REQUIRED` is set.
 #![cfg(feature = "gpu")]
 
 #[path = "../../../limpid/tests/library/common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Every op on a GPU against `reference`, over the sample of configurations that takes all pairs of axes; whole runs; updates; the
-//! same bits twice. `GPU_ALL` takes all of the sample, not a part.
+//! Every op on a GPU against `reference`, over the sample of configurations that takes all pairs of axes; whole runs;
+//! updates; the same bits twice. `GPU_ALL` takes all of the sample, not a part.
 
 use crate::device::device;
 use crate::random_config::{self, BATCH, CONTEXT, batch, fill};
@@ -46,8 +46,8 @@ fn off(what: &str, got: &[f32], want: &[f32], slack: f32) -> f32 {
     worst
 }
 
-/// How far a GPU may be off: `slack`, or where f32 itself comes to more, because scores are large or differences cancel, four times as
-/// far as the processor's f32 is.
+/// How far a GPU may be off: `slack`, or where f32 itself comes to more, because scores are large or differences
+/// cancel, four times as far as the processor's f32 is.
 fn fair(slack: f32, processor: &[f32], want: &[f32]) -> f32 {
     slack.max(4.0 * off("the processor", processor, want, f32::MAX))
 }
@@ -108,8 +108,8 @@ fn by_op(
     }
 }
 
-/// All ops. A checked program has no backward of `gather`: the rows whose logits are wanted are those of decoding, which has no gradients.
-/// What it would do is tested in the crate (`src/tests.rs`).
+/// All ops. A checked program has no backward of `gather`: the rows whose logits are wanted are those of decoding,
+/// which has no gradients. What it would do is tested in the crate (`src/tests.rs`).
 const OPS: [&str; 13] = [
     "activate", "add", "attend", "classify", "dropout", "embed", "gather", "linear", "multiply", "norm", "qk-norm",
     "rotate", "scale",
@@ -136,7 +136,8 @@ fn decoded(config: &Config) -> Batch {
     }
 }
 
-/// What learns beside what is frozen: adapters, frozen blocks, frozen tables; gradients of biases alone, and of nothing.
+/// What learns beside what is frozen: adapters, frozen blocks, frozen tables; gradients of biases alone, and of
+/// nothing.
 #[test]
 fn ops_of_what_is_frozen_agree_with_reference() {
     let Some(device) = device() else { return };
@@ -218,8 +219,8 @@ fn spread(model: &Model, to: &mut dyn Backend) {
     }
 }
 
-/// Sequences and their tokens, then d_model, heads, key heads, d_head, d_ff and vocabulary: one of everything, and a tile (64), a part of a
-/// sum (64), a workgroup's share (256), less one, exactly, and plus one.
+/// Sequences and their tokens, then d_model, heads, key heads, d_head, d_ff and vocabulary: one of everything, and a
+/// tile (64), a part of a sum (64), a workgroup's share (256), less one, exactly, and plus one.
 const AWKWARD: &[([usize; 2], [usize; 6])] = &[
     ([1, 1], [2, 1, 1, 2, 1, 2]),
     ([1, 63], [63, 3, 1, 16, 64, 65]),
@@ -324,14 +325,16 @@ fn ragged(config: &Config, seed: u64, lengths: &[usize]) -> Batch {
     batch
 }
 
-/// Three steps of training, whole lists at a time, with every optimizer: gradients, what is measured, parameters and averages.
+/// Three steps of training, whole lists at a time, with every optimizer: gradients, what is measured, parameters and
+/// averages.
 #[test]
 fn training_agrees_with_reference() {
     let Some(device) = device() else { return };
     let mut worst: BTreeMap<&str, f32> = BTreeMap::new();
     for (i, config) in some(20) {
         let (mut config, method) = (larger(&config), Method::ALL[i / 20 % Method::ALL.len()]);
-        // a unit that is nearly zero may be on either side of a kink after many ops, so kinks are compared op by op alone
+        // a unit that is nearly zero may be on either side of a kink after many ops, so kinks are compared op by op
+        // alone
         if matches!(config.activation, Activation::Relu | Activation::LeakyRelu) {
             config.activation = Activation::GeluErf;
         }
@@ -449,8 +452,8 @@ fn bits(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, one_by_one: bool)
     found.into_iter().map(f32::to_bits).collect()
 }
 
-/// Twice the same bits, op by op or whole lists at a time; and on a device whose buffers and bindings are small, so that memory has
-/// pages and tables are taken in rows, nearly the same numbers.
+/// Twice the same bits, op by op or whole lists at a time; and on a device whose buffers and bindings are small, so
+/// that memory has pages and tables are taken in rows, nearly the same numbers.
 #[test]
 fn bits_are_the_same_twice_and_limits_change_little() {
     let Some(device) = device() else { return };
@@ -520,8 +523,8 @@ fn decoding_is_the_whole_forward_to_the_bit() {
     }
 }
 
-/// Products of bf16, and of f16 where the device has matrices of it: forward and backward of every product against `reference` on
-/// operands that are rounded before.
+/// Products of bf16, and of f16 where the device has matrices of it: forward and backward of every product against
+/// `reference` on operands that are rounded before.
 #[test]
 fn rounded_products_agree_with_reference_on_rounded_operands() {
     let Some(device) = device() else { return };
@@ -576,7 +579,8 @@ fn products_agree(device: &Arc<GpuDevice>, precision: Precision, near: fn(f32) -
     assert!(seen > 100, "{seen} products");
 }
 
-/// Decoding on a cache of bf16: each op agrees with `reference` on the same cache, and pieces have the bits of all at once.
+/// Decoding on a cache of bf16: each op agrees with `reference` on the same cache, and pieces have the bits of all at
+/// once.
 #[test]
 fn a_cache_of_bf16_agrees_with_reference() {
     let Some(device) = device() else { return };
@@ -681,7 +685,8 @@ fn weights_are_shared_and_limits_are_told() {
 mod measures {
     use super::*;
 
-    /// How long a step of `nano` takes, op by op, and of GPT-2's shape with its table, which is larger than what a kernel of lavapipe sees.
+    /// How long a step of `nano` takes, op by op, and of GPT-2's shape with its table, which is larger than what a
+    /// kernel of lavapipe sees.
     #[test]
     #[ignore = "measures"]
     fn steps_take_so_long() {

@@ -1,4 +1,5 @@
-//! PyTorch's numbers on a GPU: the models of `limpid`'s own test of that name (`tests/library/pytorch`), held to what its f32 kernels are held to.
+//! PyTorch's numbers on a GPU: the models of `limpid`'s own test of that name (`tests/library/pytorch`), held to what
+//! its f32 kernels are held to.
 
 use crate::device;
 use crate::pytorch::{Fixture, check_families, check_model, check_training};

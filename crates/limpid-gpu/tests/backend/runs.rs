@@ -1,5 +1,6 @@
-//! Runs on a GPU: they learn as they do on the processor, to the same bits twice, killed and resumed; a run moves from one device to
-//! another; what is decoded is the whole forward's; and what a device cannot hold is refused by name before memory is taken.
+//! Runs on a GPU: they learn as they do on the processor, to the same bits twice, killed and resumed; a run moves from
+//! one device to another; what is decoded is the whole forward's; and what a device cannot hold is refused by name
+//! before memory is taken.
 
 use crate::common::folder::Folder;
 use crate::common::sequences::Sequences;
@@ -55,8 +56,8 @@ fn task((config, recipe): (Config, Recipe), tokenizer: &str, steps: u64, seed: u
 /// A processor, or a GPU.
 type On<'a> = Option<&'a Arc<GpuDevice>>;
 
-/// Trains, or goes on with what the folder holds, until after a step or to the end: the losses of the steps that were done, and the
-/// trainer.
+/// Trains, or goes on with what the folder holds, until after a step or to the end: the losses of the steps that were
+/// done, and the trainer.
 fn train(task: &Task, on: On, folder: Option<&Path>, until: Option<u64>) -> (Vec<f64>, Trainer) {
     train_in(Precision::F32, task, on, folder, until)
 }
@@ -110,7 +111,8 @@ fn bits(trainer: &Trainer) -> Vec<u32> {
     values.inspect(|v| assert!(v.is_finite())).map(f32::to_bits).collect()
 }
 
-/// How far apart runs of the processor are that differ in their seed alone: the root of the mean variance of the losses of a step.
+/// How far apart runs of the processor are that differ in their seed alone: the root of the mean variance of the losses
+/// of a step.
 fn noise(runs: &[Vec<f64>]) -> f64 {
     let n = runs.len() as f64;
     let variance = |step: usize| {
@@ -127,7 +129,8 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// How much of the noise a device may be from the processor: other roundings, which 200 steps carry on (1e-6 of it was seen).
+/// How much of the noise a device may be from the processor: other roundings, which 200 steps carry on (1e-6 of it was
+/// seen).
 const SHARE: f64 = 1e-3;
 
 const STEPS: u64 = 200;
@@ -151,7 +154,8 @@ fn check(what: &str, losses: &[f64], runs: &[Vec<f64>]) {
     assert!(found <= SHARE * noise, "{what} is off by {found}, and {SHARE} of {noise} is allowed");
 }
 
-/// Between two evaluations or saves the device has the next step before it is asked what the last one did: it never idles.
+/// Between two evaluations or saves the device has the next step before it is asked what the last one did: it never
+/// idles.
 #[test]
 fn a_device_has_the_next_step_before_it_is_asked_of_the_last() {
     if device().is_none() {
@@ -178,8 +182,8 @@ fn a_device_has_the_next_step_before_it_is_asked_of_the_last() {
     }
 }
 
-/// Losses that are too large change nothing before somebody has looked at them: the same steps are told as on the processor, and training
-/// goes back as it does there.
+/// Losses that are too large change nothing before somebody has looked at them: the same steps are told as on the
+/// processor, and training goes back as it does there.
 #[test]
 fn a_spike_is_seen_before_the_update() {
     let Some(device) = device() else { return };
@@ -209,7 +213,8 @@ fn a_spike_is_seen_before_the_update() {
     }
 }
 
-/// Products of f16 learn as those of f32, where there are matrices of it: no gradient is lost below its range. Twice the same bits.
+/// Products of f16 learn as those of f32, where there are matrices of it: no gradient is lost below its range. Twice
+/// the same bits.
 #[test]
 fn learning_in_f16_is_learning_in_f32() {
     let Some(device) = device().filter(|device| device.adapter.matrices.is_some()) else { return };
@@ -285,8 +290,8 @@ fn a_run_moves_between_devices() {
     check("a run that moves", &losses.concat(), runs);
 }
 
-/// Sequences that are decoded side by side, token by token, and sampled: tokens and logits are those of the whole forward of what there
-/// is so far.
+/// Sequences that are decoded side by side, token by token, and sampled: tokens and logits are those of the whole
+/// forward of what there is so far.
 #[test]
 fn decoding_samples_the_tokens_of_the_whole_forward() {
     let Some(device) = device() else { return };
@@ -336,8 +341,8 @@ fn decoding_samples_the_tokens_of_the_whole_forward() {
 /// Bytes of a tensor that a kernel sees by default, and on lavapipe.
 const USUAL: u64 = 128 << 20;
 
-/// Models of their own size on a device with the usual limits: tables of any size are taken in rows, and an activation or a cache that is
-/// too large is named, before any memory is taken.
+/// Models of their own size on a device with the usual limits: tables of any size are taken in rows, and an activation
+/// or a cache that is too large is named, before any memory is taken.
 #[test]
 fn tensors_larger_than_a_binding_are_refused_by_name() {
     let Some(_) = device() else { return };
@@ -403,8 +408,8 @@ fn tensors_larger_than_a_binding_are_refused_by_name() {
 mod slow {
     use super::*;
 
-    /// 200 steps of nano are those of the processor within a small share of the noise, and twice the same bits. A step has one sequence
-    /// here, and AdamW: Muon, which other runs have, takes a software GPU three times as long.
+    /// 200 steps of nano are those of the processor within a small share of the noise, and twice the same bits. A step
+    /// has one sequence here, and AdamW: Muon, which other runs have, takes a software GPU three times as long.
     #[test]
     #[ignore = "200 steps, four times on the processor and twice on a GPU, which may be a software one"]
     fn nano_learns_as_on_the_processor_and_twice_the_same() {

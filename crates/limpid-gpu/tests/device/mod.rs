@@ -1,5 +1,5 @@
-//! The device of all tests. On a machine without a GPU a software one does (Mesa's lavapipe); without any, the tests say so and pass, or
-//! fail where `GPU_REQUIRED` is set.
+//! The device of all tests. On a machine without a GPU a software one does (Mesa's lavapipe); without any, the tests
+//! say so and pass, or fail where `GPU_REQUIRED` is set.
 
 use limpid_gpu::{GpuChoice, GpuDevice};
 use std::sync::{Arc, OnceLock};

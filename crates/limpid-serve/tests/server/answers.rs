@@ -275,7 +275,8 @@ fn lm_eval_finds_what_it_counts_on() {
     let prompt: Vec<u32> = tokenizer.encode("to be or not").unwrap();
     let [end, stop] = ["<|endoftext|>", "!"].map(|text| tokenizer.encode(text).unwrap()[0]);
     for (chosen, stops) in [(end, json!(null)), (stop, json!("!")), (7, json!(null))] {
-        let body = json!({ "model": "M", "prompt": [prompt], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true, "stop": stops });
+        let body = json!({ "model": "M", "prompt": [prompt], "temperature": 0, "max_tokens": 1, "logprobs": 1,
+            "seed": 1234, "echo": true, "stop": stops });
         let asked = ask(&model, &body);
         let chance = &mut Chance(9);
         let told = events(&model, &asked.requests[0], chance, &[chosen]);
@@ -336,7 +337,8 @@ fn tokens_have_names_of_their_own() {
     let name = bytes.iter().fold("bytes:".to_string(), |name, byte| name + &format!("\\x{byte:02x}"));
     assert!(str::from_utf8(&bytes).is_err());
     assert_eq!(*top, json!({ name.clone(): -0.1, "a": -0.5, "<unused 50300>": -2.0, own: -9999.0 }));
-    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1, "logprobs": true, "top_logprobs": 3 });
+    let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1, "logprobs": true,
+        "top_logprobs": 3 });
     let answer = one_token(&model, &body, likely);
     let content = &answer["choices"][0]["logprobs"]["content"];
     let want = json!([
@@ -376,8 +378,9 @@ fn run(model: &ServedModel, asked: Ask, mut tell: impl FnMut(usize, EngineEvent)
     while engine.round(&mut heard).unwrap() {}
 }
 
-/// A model that is made to answer with special tokens: its answers go back as they came, five turns long, and no text in them becomes a
-/// token. A template with special tokens of its own, and limpid's, whose markers this tokenizer writes as text.
+/// A model that is made to answer with special tokens: its answers go back as they came, five turns long, and no text
+/// in them becomes a token. A template with special tokens of its own, and limpid's, whose markers this tokenizer
+/// writes as text.
 #[test]
 fn an_answer_with_special_tokens_goes_back_as_it_came() {
     const EOT: &str = "<|endoftext|>";
@@ -389,7 +392,8 @@ fn an_answer_with_special_tokens_goes_back_as_it_came() {
             let mut messages = vec![];
             for turn in 0..5 {
                 messages.push(json!({ "role": "user", "content": format!("{turn}{EOT}?") }));
-                let mut body = json!({ "messages": messages, "max_tokens": 4, "ignore_eos": true, "seed": turn, "logprobs": true });
+                let mut body = json!({ "messages": messages, "max_tokens": 4, "ignore_eos": true, "seed": turn,
+                    "logprobs": true });
                 body["logit_bias"] = json!({ "50256": bias, space.to_string(): bias });
                 if !skip {
                     body["skip_special_tokens"] = false.into();
@@ -468,7 +472,8 @@ fn words() -> Tokenizer {
     Tokenizer::train(TokenizerKind::Word, "to be or not ! .", Order::Sorted, &["<UNK>", "</s>"]).unwrap()
 }
 
-/// With `echo` a text comes back as it was sent, to the letter, whatever its tokens are, and places in it are those of its tokens.
+/// With `echo` a text comes back as it was sent, to the letter, whatever its tokens are, and places in it are those of
+/// its tokens.
 #[test]
 #[ignore = "gate"]
 fn an_echo_is_the_prompt_as_it_was_sent() {
@@ -478,7 +483,8 @@ fn an_echo_is_the_prompt_as_it_was_sent() {
     for (name, model) in &models {
         let tokenizer = model.lm.tokenizer().unwrap();
         for text in texts {
-            let body = json!({ "prompt": [text], "echo": true, "logprobs": 0, "max_tokens": 3, "seed": 1, "ignore_eos": true });
+            let body = json!({ "prompt": [text], "echo": true, "logprobs": 0, "max_tokens": 3, "seed": 1,
+                "ignore_eos": true });
             if completions(model, body.to_string().as_bytes()).is_err() {
                 assert!(*name == "chars" || (*name, text) == ("words", "\n"), "{name} {text:?}");
                 continue;
@@ -536,8 +542,8 @@ fn an_answers_receipt_replays() {
     assert_ne!(drawn["choices"][0]["text"], drawn["choices"][1]["text"]);
 }
 
-/// The answers of a request are independent draws of the model's distribution: along prompts, along `n`, along the tokens of an
-/// answer and along seeds. Four tokens are biased far above the others, so that few draws say much.
+/// The answers of a request are independent draws of the model's distribution: along prompts, along `n`, along the
+/// tokens of an answer and along seeds. Four tokens are biased far above the others, so that few draws say much.
 #[test]
 fn answers_of_one_request_are_independent() {
     const TOKENS: [&str; 4] = ["t", "o", "b", "e"];
@@ -632,7 +638,8 @@ fn log_probabilities_are_those_of_the_library() {
         let score = model.lm.score(start, end).unwrap();
         let ids = [model.lm.encode(start).unwrap(), model.lm.tokenizer().unwrap().encode(end).unwrap()];
         for max_tokens in [0, 1] {
-            let body = json!({ "prompt": [ids.concat()], "temperature": 0, "max_tokens": max_tokens, "logprobs": 1, "echo": true });
+            let body = json!({ "prompt": [ids.concat()], "temperature": 0, "max_tokens": max_tokens, "logprobs": 1,
+                "echo": true });
             let answer = really(&model, &body);
             let found = answer["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap().clone();
             let found: Vec<f64> = found[ids[0].len()..][..ids[1].len()].iter().map(|x| x.as_f64().unwrap()).collect();

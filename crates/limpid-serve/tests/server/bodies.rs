@@ -537,8 +537,10 @@ fn what_clients_send_is_taken() {
         json!({ "role": "assistant", "content": "" }),
         json!({ "role": "assistant", "content": [] }),
         json!({ "role": "assistant", "content": " trailing \n" }),
-        json!({ "role": "assistant", "content": [{ "type": "text", "text": "a" }], "name": null, "reasoning_content": null }),
-        json!({ "role": "assistant", "content": "a", "tool_calls": [], "function_call": null, "provider_specific_fields": {} }),
+        json!({ "role": "assistant", "content": [{ "type": "text", "text": "a" }], "name": null,
+        "reasoning_content": null }),
+        json!({ "role": "assistant", "content": "a", "tool_calls": [], "function_call": null,
+        "provider_specific_fields": {} }),
         json!({ "role": "assistant", "content": "a", "reasoning": "", "images": [], "thinking_blocks": null }),
         json!({ "role": "assistant", "content": [{ "type": "text", "text": "a", "annotations": null }] }),
     ] {
@@ -551,7 +553,8 @@ fn what_clients_send_is_taken() {
         json!({ "stream": true, "stream_options": null }),
         json!({ "stream": false, "stream_options": { "include_usage": false } }),
         json!({ "max_completion_tokens": 3, "store": false, "metadata": { "a": "b" }, "user": "u" }),
-        json!({ "parallel_tool_calls": true, "tools": [], "tool_choice": "auto", "response_format": { "type": "text" } }),
+        json!({ "parallel_tool_calls": true, "tools": [], "tool_choice": "auto",
+        "response_format": { "type": "text" } }),
         json!({ "modalities": ["text"], "service_tier": "auto", "reasoning_effort": null, "prediction": null }),
     ] {
         let mut body = field;
@@ -732,7 +735,8 @@ fn every_parameter_is_held_to_its_table() {
 fn what_is_asked_of_the_engine_is_what_generate_does() {
     let model = gpt2();
     let body = json!({
-        "model": "M", "prompt": ["to be", "or not"], "n": 2, "max_tokens": 7, "temperature": 0.5, "top_k": 3, "top_p": 0.9,
+        "model": "M", "prompt": ["to be", "or not"], "n": 2, "max_tokens": 7, "temperature": 0.5, "top_k": 3,
+        "top_p": 0.9,
         "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": -0.3, "seed": -5,
         "stop": ["x", "yz"], "logit_bias": { "50256": -100, "7": 1.5 }, "logprobs": 4, "echo": true, "ignore_eos": true,
         "user": "u", "store": true, "metadata": { "a": 1 }, "service_tier": "auto", "best_of": 2, "suffix": null,
@@ -855,7 +859,8 @@ fn a_conversation_is_written_as_the_template_writes_it() {
         assert_eq!(tokens["tokens"], json!(ids));
     }
     // an answer as OpenAI's client sends it back
-    let back = json!({ "role": "assistant", "content": "Ho", "refusal": null, "tool_calls": null, "annotations": [], "audio": null, "function_call": null });
+    let back = json!({ "role": "assistant", "content": "Ho", "refusal": null, "tool_calls": null, "annotations": [],
+        "audio": null, "function_call": null });
     let messages = json!([{ "role": "user", "content": "Hi" }, back, { "role": "user", "content": "And?" }]);
     assert!(
         text(json!({ "messages": messages, "tools": [], "max_completion_tokens": 3, "max_tokens": 3 }))

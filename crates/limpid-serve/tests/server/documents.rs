@@ -155,7 +155,8 @@ fn candidates(all: &Value, schema: &Value) -> Vec<Value> {
         json!({ "1": 101 }),
         json!({ "1": null }),
         json!([{ "role": "user", "content": "a" }]),
-        json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b", "c": null }] }]),
+        json!([{ "role": "user",
+        "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b", "c": null }] }]),
         json!([{ "role": "user", "content": [{ "type": "text", "text": "a", "c": 1 }] }]),
         json!([{ "role": "user", "content": [{ "type": "image" }] }]),
         json!([{ "role": "user", "content": null }]),
@@ -188,8 +189,8 @@ fn candidates(all: &Value, schema: &Value) -> Vec<Value> {
     found
 }
 
-/// Every property of every request: what the schema refuses is refused, and what it permits is taken, or refused for a reason that no schema
-/// can say: another property, or the model.
+/// Every property of every request: what the schema refuses is refused, and what it permits is taken, or refused for a
+/// reason that no schema can say: another property, or the model.
 #[test]
 fn the_schema_and_the_reader_agree() {
     let (all, model) = (openapi(), gpt2());

@@ -1,4 +1,5 @@
-//! `limpid.interventions`: refused without `--allow-interventions`, refused where they do not fit, and without effect on whoever else asks.
+//! `limpid.interventions`: refused without `--allow-interventions`, refused where they do not fit, and without effect
+//! on whoever else asks.
 
 use crate::common::{self, CONTEXT, PATIENCE, Running, folder, options, payloads, serve};
 use crate::served::Chance;
@@ -28,12 +29,14 @@ fn steps(n: usize, prompt: &str) -> Value {
         0 => json!([{ "ablate": "blocks.0.attn.hook_z", "head": n / 8 % 2 }]),
         1 => json!([{ "scale": "blocks.1.hook_mlp_out", "by": factor, "pos": "generated" }]),
         2 => {
-            json!([{ "steer": "blocks.0.hook_resid_post", "by": factor, "add": { "difference": ["to be", "question"] } }])
+            json!([{ "steer": "blocks.0.hook_resid_post", "by": factor,
+            "add": { "difference": ["to be", "question"] } }])
         }
         3 => json!([{ "patch": "blocks.1.hook_resid_pre", "pos": 0, "from": { "prompt": "not" }, "from_pos": n % 3 }]),
         4 => json!([{ "scale": "blocks.1.attn.hook_pattern", "by": factor, "key": 0 }]),
         5 => {
-            json!([{ "ablate": "blocks.0.mlp.hook_post", "unit": "0..9", "with": { "mean_of": { "prompt": "that is" } } }])
+            json!([{ "ablate": "blocks.0.mlp.hook_post", "unit": "0..9",
+            "with": { "mean_of": { "prompt": "that is" } } }])
         }
         6 => json!({ "name": "two", "do": [
             { "set": "blocks.0.hook_attn_out", "value": factor, "pos": [0, -1] },
@@ -46,7 +49,8 @@ fn steps(n: usize, prompt: &str) -> Value {
 #[test]
 fn only_a_server_that_allows_it_changes_its_model() {
     let server = serve(options());
-    let chat = json!({ "messages": [{ "role": "user", "content": "a" }], "limpid": { "interventions": steps(0, "to be or") } });
+    let chat = json!({ "messages": [{ "role": "user", "content": "a" }],
+        "limpid": { "interventions": steps(0, "to be or") } });
     let trace = json!({ "prompt": "to be", "interventions": steps(0, "to be or") });
     for (path, body, param) in
         [(COMPLETIONS, body(&steps(0, "to be or")), "limpid.interventions"), (TRACES, trace, "interventions")]
@@ -240,7 +244,8 @@ fn told(server: &Running, body: &Value) -> BTreeMap<u64, Vec<Value>> {
     choices
 }
 
-/// Every second request is steered, each in its way. All of them have the bytes that they have alone, and those of the library.
+/// Every second request is steered, each in its way. All of them have the bytes that they have alone, and those of the
+/// library.
 #[test]
 fn a_steered_request_changes_no_bit_of_its_neighbours() {
     let mut options = allowed();
@@ -251,7 +256,8 @@ fn a_steered_request_changes_no_bit_of_its_neighbours() {
         .map(|n| {
             let prompt = &"to be or not to be, that is the question. "[..1 + chance.below(40)];
             let mut body = json!({
-                "prompt": prompt, "max_tokens": 2 + chance.below(40), "seed": n / 2, "temperature": 0.7 * chance.below(3) as f64,
+                "prompt": prompt, "max_tokens": 2 + chance.below(40), "seed": n / 2,
+                "temperature": 0.7 * chance.below(3) as f64,
                 "stream": chance.below(2) == 0, "n": 1 + chance.below(2), "ignore_eos": true,
             });
             if chance.below(3) == 0 {

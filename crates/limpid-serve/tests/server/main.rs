@@ -1,6 +1,6 @@
-//! The server's tests, in one program. Without a socket: bodies to requests (`bodies`, `tokens`), events to answers (`answers`), and what is
-//! written about both (`documents`). Over one: who may ask and how (`sockets`), the engine behind it (`work`),
-//! requests that change what the model computes (`intervene`), the frames of a run (`timelapse`).
+//! The server's tests, in one program. Without a socket: bodies to requests (`bodies`, `tokens`), events to answers
+//! (`answers`), and what is written about both (`documents`). Over one: who may ask and how (`sockets`), the engine
+//! behind it (`work`), requests that change what the model computes (`intervene`), the frames of a run (`timelapse`).
 
 mod answers;
 mod bodies;

@@ -153,7 +153,8 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         // too many cells to hold, whoever confirms it
         (
             "sweeps",
-            json!({ "clean": vec![1; CONTEXT], "corrupt": vec![2; CONTEXT], "site": "pattern", "by": "pair", "confirm": true }),
+            json!({ "clean": vec![1; CONTEXT], "corrupt": vec![2; CONTEXT], "site": "pattern", "by": "pair",
+            "confirm": true }),
             "invalid_value",
         ),
         ("traces/gone/tiles", json!({ "tiles": [] }), "trace_expired"),
@@ -346,8 +347,8 @@ fn pages_of_others_are_refused() {
     assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type, x-request-id"));
 }
 
-/// Every origin that a browser sends is refused with the name that permits it, and permitted by that name; a page of a public network may
-/// then reach the server, too.
+/// Every origin that a browser sends is refused with the name that permits it, and permitted by that name; a page of a
+/// public network may then reach the server, too.
 #[test]
 fn what_a_refusal_advises_permits_a_page() {
     let closed = serve(options());
@@ -720,7 +721,8 @@ fn idle_connections_lock_nobody_out() {
     assert!(busy.chunk().is_some());
 }
 
-/// Connections that never send anything, and some that send half a request, keep nobody out, however long they could wait.
+/// Connections that never send anything, and some that send half a request, keep nobody out, however long they could
+/// wait.
 #[test]
 #[ignore = "gate"]
 fn silent_connections_lock_nobody_out() {
@@ -767,8 +769,8 @@ fn requests_in_a_row_are_answered_in_order() {
     assert_eq!(found, [200, 200, 404, 200, 200]);
 }
 
-/// Requests that two servers might read differently, or that are none: none is answered as if it were right, and nothing that is hidden
-/// behind it is taken for a request.
+/// Requests that two servers might read differently, or that are none: none is answered as if it were right, and
+/// nothing that is hidden behind it is taken for a request.
 #[test]
 fn what_is_no_request_is_not_answered() {
     let server = serve(options());

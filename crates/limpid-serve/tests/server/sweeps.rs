@@ -107,7 +107,8 @@ fn rows_are_those_of_the_library() {
     };
     let sweep = lm.sweep(&question, &mut |_| true).unwrap();
     let asked = json!({
-        "clean": "to be or not", "corrupt": "to be or nqt", "site": "z", "metric": "loss", "to": "blocks.1.attn.hook_q", "to_head": [1],
+        "clean": "to be or not", "corrupt": "to be or nqt", "site": "z", "metric": "loss", "to": "blocks.1.attn.hook_q",
+        "to_head": [1],
     });
     let all = events(&server.post(SWEEPS, &asked).text());
     let told: Vec<f64> =
@@ -141,7 +142,8 @@ fn rows_are_those_of_the_library() {
     server.lives();
 }
 
-/// Where two texts' answers are a rounding apart there is no difference to take parts of; where they are a thousandth apart there is.
+/// Where two texts' answers are a rounding apart there is no difference to take parts of; where they are a thousandth
+/// apart there is.
 #[test]
 fn a_difference_within_rounding_is_refused() {
     let (server, lm) = (serve(options()), Lm::open(folder()).unwrap());
@@ -196,7 +198,8 @@ fn a_difference_within_rounding_is_refused() {
 fn a_sweep_that_nobody_reads_ends() {
     let server = serve(ServeOptions { look_time: PATIENCE * 100, inspect: Some(8 << 30), ..options() });
     let body = json!({
-        "clean": vec![1; 1024], "corrupt": vec![2; 1024], "site": "z", "by": "position", "metric": "loss", "confirm": true,
+        "clean": vec![1; 1024], "corrupt": vec![2; 1024], "site": "z", "by": "position", "metric": "loss",
+        "confirm": true,
     });
     let asked = common::post(SWEEPS, &body);
     let readers: Vec<Client> = (0..4)

@@ -62,7 +62,10 @@ fn answers_are_those_of_the_library() {
     let server = serve(options());
     let lm = Lm::open(folder()).unwrap();
     let ask = |seed: u64| {
-        let body = |stream: bool| json!({ "prompt": "to be", "max_tokens": 40, "seed": seed, "temperature": 1.5, "stream": stream });
+        let body = |stream: bool| {
+            json!({ "prompt": "to be", "max_tokens": 40, "seed": seed, "temperature": 1.5,
+            "stream": stream })
+        };
         let whole = server.post("/v1/completions", &body(false)).json();
         let pieces = payloads(&server.post("/v1/completions", &body(true)).text());
         let (done, pieces) = pieces.split_last().unwrap();
@@ -354,7 +357,8 @@ fn tiles_that_nobody_waits_for_are_not_computed() {
     let start: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     let id = start["id"].as_str().unwrap();
     let tile = json!({
-        "name": "cos(blocks.1.attn.hook_pattern)", "index": [0, 1], "tile": [0, 0], "level": 12, "pool": "max", "code": "lin8",
+        "name": "cos(blocks.1.attn.hook_pattern)", "index": [0, 1], "tile": [0, 0], "level": 12, "pool": "max",
+        "code": "lin8",
     });
     let asked = common::post(&format!("/inspect/v1/traces/{id}/tiles"), &json!({ "tiles": vec![tile; 256] }));
     let vanished: Vec<Client> = (0..4)
@@ -395,7 +399,8 @@ fn an_answer_that_nobody_reads_gives_up_its_place() {
     server.until("four that wait to be read", |server| server.metric("limpid_looking") == 4.0);
     let reply = server.get(&format!("/inspect/v1/traces/{id}/tensors/hook_embed?at=0,0,1"));
     assert_eq!(reply.status, 200, "{}", reply.text());
-    // one of them made room; whoever is read before its turn came gets all of its answer, and part of one never looks like all of it
+    // one of them made room; whoever is read before its turn came gets all of its answer, and part of one never looks
+    // like all of it
     let mut broken = 0;
     for client in &mut deaf {
         let (status, _) = client.head().unwrap();
@@ -425,8 +430,8 @@ fn follow(run: &Path) -> Follow {
     Follow { path, open: Box::new(move || Ok(Checkpoint::open(&model)?)), how: how(), every: Duration::from_millis(10) }
 }
 
-/// A run that goes on: its new checkpoints are served, requests that run end with the one they began with, and a damaged file changes
-/// nothing.
+/// A run that goes on: its new checkpoints are served, requests that run end with the one they began with, and a
+/// damaged file changes nothing.
 #[test]
 fn a_run_is_followed() {
     let [run, other] = [("run", 2), ("other", 5)].map(|(name, steps)| common::train(name, steps));

@@ -22,7 +22,8 @@ export const test = base.extend({
       const url = request.url();
       if (![...own(), "data:", "about:", "file:"].some((start) => url.startsWith(start))) wrong.push(`asks ${url}`);
     });
-    // SLOW: what is drawn comes late, and so does what is asked for; a test that does not wait for what it reads fails each time
+    // SLOW: what is drawn comes late, and so does what is asked for; a test that does not wait for what it reads fails
+    // each time
     if (process.env.SLOW) await page.addInitScript(late);
     await use(page);
     expect(wrong.filter((text) => !expected.some((one) => text.includes(one)))).toEqual([]);

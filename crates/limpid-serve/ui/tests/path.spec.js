@@ -1,4 +1,5 @@
-// From a word to its reason: by mouse and by keys, in the page, in a saved file and on a deep model; the tour; a word that is taken instead.
+// From a word to its reason: by mouse and by keys, in the page, in a saved file and on a deep model; the tour; a word
+// that is taken instead.
 import { spawnSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
 import { ask, at, barriers, byHand, chunk, expect, open, push, test } from "./page.js";

@@ -1,4 +1,5 @@
-// The picture of README.md: why a model expects a word, and where a head of it looked, of the model that README's first command trains. `cargo xtask picture` runs it.
+// The picture of README.md: why a model expects a word, and where a head of it looked, of the model that README's first
+// command trains. `cargo xtask picture` runs it.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

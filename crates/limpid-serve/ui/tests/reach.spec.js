@@ -1,4 +1,5 @@
-// Reaching in: a sweep by mouse and by keys, its step in the run; texts of other lengths; gradients; a changed run in a saved file.
+// Reaching in: a sweep by mouse and by keys, its step in the run; texts of other lengths; gradients; a changed run in a
+// saved file.
 import { spawnSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
 import { at, barriers, expect, test } from "./page.js";

@@ -1,7 +1,8 @@
-// Trains small models and serves them with the real binary: `chat` (a chat template), `base` (none, with a time-lapse), `key` (base, which
-// asks for a key; its page is the one in the binary, the others' are the files here), `deep` (12 layers of 12 heads, 1,024
-// tokens), `twin` (base beside one that was trained longer, and beside chat), `bert` (an encoder, which `inspect --open`
-// shows). Their addresses go to the tests through the environment. LIMPID names another binary.
+// Trains small models and serves them with the real binary: `chat` (a chat template), `base` (none, with a time-lapse),
+// `key` (base, which asks for a key; its page is the one in the binary, the others' are the files here), `deep` (12
+// layers of 12 heads, 1,024 tokens), `twin` (base beside one that was trained longer, and beside chat), `bert` (an
+// encoder, which `inspect --open` shows). Their addresses go to the tests through the environment. LIMPID names another
+// binary.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,5 @@
-// The time-lapse of a run: scrubbed by mouse and by keys, played, compared, while it grows, in a saved file, and where there is none.
+// The time-lapse of a run: scrubbed by mouse and by keys, played, compared, while it grows, in a saved file, and where
+// there is none.
 import { spawnSync } from "node:child_process";
 import { pathToFileURL } from "node:url";
 import { at, barriers, expect, test } from "./page.js";

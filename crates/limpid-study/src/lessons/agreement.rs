@@ -29,9 +29,10 @@ const ADJECTIVES: [&str; 6] = ["old", "young", "big", "small", "red", "quiet"];
 pub(super) const TOPIC: Topic = Topic {
     name: "subject-verb",
     title: "How does a verb learn the number of a subject that stands before another noun?",
-    about: "Trains a model of 3 blocks on sentences such as \"the dog near the old cats runs\". Then it looks at sentences whose second noun \
-            has the other number, and patches their activations, one at a time, into the sentence whose subject has the other number. What \
-            turns the verb round carries the number: 1 is all the way, 0 not at all.",
+    about: "Trains a model of 3 blocks on sentences such as \"the dog near the old cats runs\". Then it looks at \
+            sentences whose second noun has the other number, and patches their activations, one at a time, into the \
+            sentence whose subject has the other number. What turns the verb round carries the number: 1 is all the \
+            way, 0 not at all.",
     teach: |class| agreement(class, STEPS),
 };
 
@@ -111,7 +112,8 @@ fn right(pairs: &[Pair], run: impl Fn(&Pair) -> Result<[f64; 2], Error>) -> Resu
     Ok(right / pairs.len() as f64)
 }
 
-/// What part of the difference a patch restores, as a mean over the sentences: each is patched into that of the other number.
+/// What part of the difference a patch restores, as a mean over the sentences: each is patched into that of the other
+/// number.
 fn sweep(lm: &Lm, pairs: &[Pair], site: SweepSite) -> Result<NamedTensor, Error> {
     let [one, many] = ["runs", "run"].map(|verb| lm.tokenizer().map(|t| t.token(verb).expect("a word of the corpus")));
     let (one, many) = (one?, many?);
@@ -221,7 +223,8 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     class.claim("The verb agrees with the subject, not with the noun before it");
     class.at_least("right", plain, 0.95);
     class.claim(
-        "The number stands at the subject, at the word after it or at the last position, in shares that add up to 1; on the articles never",
+        "The number stands at the subject, at the word after it or at the last position, in shares that add up to 1; \
+         on the articles never",
     );
     let at = |layer: usize, pos: usize| f64::from(values[layer * tokens + pos]);
     let layers = || 0..places.len();
@@ -231,7 +234,8 @@ fn agreement(class: &mut Class, training: u64) -> Result<(), Error> {
     let articles = layers().flat_map(|layer| [0, 3].map(|pos| at(layer, pos).abs())).fold(0.0, f64::max);
     class.at_most("the articles", articles, 0.15);
     class.claim(
-        "A third of the heads carry it: the strongest four, patched together, turn the verb round, and the weakest four do nothing",
+        "A third of the heads carry it: the strongest four, patched together, turn the verb round, and the weakest \
+         four do nothing",
     );
     class.at_most("right with the strongest four patched", few, 0.1);
     class.at_least("right with the weakest four patched", rest, 0.9);

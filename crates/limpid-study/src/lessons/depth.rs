@@ -72,8 +72,8 @@ pub(super) const TOPIC: Topic = Topic {
         class.between("first / last, Xavier, residual", of("Xavier, residual"), 0.05, 20.0);
         class.between("pre-norm", of("Xavier, pre-norm"), 0.05, 20.0);
         class.claim(
-            "So do both with GELU and any of the three initial weights, in pre-norm and in post-norm: before the first step \
-             neither is ahead",
+            "So do both with GELU and any of the three initial weights, in pre-norm and in post-norm: before the \
+             first step neither is ahead",
         );
         class.at_least("least first / last of these six rows", both.iter().copied().fold(f64::INFINITY, f64::min), 0.1);
         class.at_most("greatest", both.iter().copied().fold(0.0, f64::max), 10.0);
@@ -187,7 +187,8 @@ mod tests {
     use super::*;
     use limpid_core::backend::{Backend, Reference};
 
-    /// A model with parts replaced still has the right gradient: along it, the loss changes as a difference quotient says (f64).
+    /// A model with parts replaced still has the right gradient: along it, the loss changes as a difference quotient
+    /// says (f64).
     #[test]
     fn a_list_with_parts_replaced_has_the_right_gradient() {
         let setup = Setup { blocks: 3, residual: false, norm: None, init: (Init::He, 0.0), ..GPT2 };

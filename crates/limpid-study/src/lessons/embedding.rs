@@ -1,4 +1,5 @@
-//! What a dimension of the token table separates after training: the words along its first direction, and names apart from the rest.
+//! What a dimension of the token table separates after training: the words along its first direction, and names apart
+//! from the rest.
 
 use super::Topic;
 use super::training::{Study, Text};
@@ -11,9 +12,10 @@ use limpid_trace::labels::label;
 pub(super) const TOPIC: Topic = Topic {
     name: "embedding-dimension",
     title: "What does a dimension of the embedding mean?",
-    about: "Trains a model of one block, d_model 32, on stories as words, and looks at its token table before and after: the share of \
-            the variance along its first direction (the eigenvector of the covariance with the greatest eigenvalue), the words at \
-            either end of it, and how far the names are from the other words along each coordinate, in standard deviations.",
+    about: "Trains a model of one block, d_model 32, on stories as words, and looks at its token table before and \
+            after: the share of the variance along its first direction (the eigenvector of the covariance with the \
+            greatest eigenvalue), the words at either end of it, and how far the names are from the other words along \
+            each coordinate, in standard deviations.",
     teach: |class| {
         let text = Text::new(300_000, TokenizerKind::Word)?;
         let mut study = Study::judged()?;

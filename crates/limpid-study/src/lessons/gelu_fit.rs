@@ -7,8 +7,8 @@ use limpid_core::numeric::math::reference::normal;
 pub(super) const TOPIC: Topic = Topic {
     name: "gelu-fit",
     title: "Where do the numbers 0.7979 and 0.044715 of GELU come from?",
-    about: "Fits ½(1 + tanh(β(x + γx³))) to the normal distribution Φ(x) on 801 points from −4 to 4 by least squares (Gauss and \
-            Newton), and x times it to GELU, x Φ(x). Nothing is random: every seed gives the same numbers.",
+    about: "Fits ½(1 + tanh(β(x + γx³))) to the normal distribution Φ(x) on 801 points from −4 to 4 by least squares \
+            (Gauss and Newton), and x times it to GELU, x Φ(x). Nothing is random: every seed gives the same numbers.",
     teach: |class| {
         let held = (2.0 / std::f64::consts::PI).sqrt();
         let fits = [
@@ -39,8 +39,8 @@ pub(super) const TOPIC: Topic = Topic {
         class.between("to GELU", gelu.1, 0.0430, 0.0460);
         class.between("β held", only.1, 0.0440, 0.0450);
         class.claim(
-            "0.044715 is near the best, not at it, and no fit here gives exactly this number. Its error is greater than that of \
-             the fit, but nowhere large",
+            "0.044715 is near the best, not at it, and no fit here gives exactly this number. Its error is greater \
+             than that of the fit, but nowhere large",
         );
         class.at_least("least distance of a fitted γ from it", off, 1e-4);
         class.at_least("root mean square, as published / fitted", errors[3].0 / errors[1].0, 1.01);

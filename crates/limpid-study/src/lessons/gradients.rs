@@ -113,12 +113,15 @@ pub(super) const TOPIC: Topic = Topic {
         class.between("times a layer, relu", times("relu, He"), 0.85, 1.15);
         class.between("leaky relu", times("leaky relu (0.2), He"), 0.85, 1.2);
         class.claim(
-            "With Xavier's weights a sigmoid lets it vanish: its slope is at most a quarter, and so is the share that a layer passes on; \
-             tanh's is at most 1",
+            "With Xavier's weights a sigmoid lets it vanish: its slope is at most a quarter, and so is the share that \
+             a layer passes on; tanh's is at most 1",
         );
         class.between("times a layer, sigmoid", times("sigmoid, Xavier"), 0.0, 0.26);
         class.between("tanh", times("tanh, Xavier"), 0.8, 1.0);
-        class.claim("A ReLU's gradient is proportional to the weights: with a third of them it shrinks to a third per layer, with three times them it triples");
+        class.claim(
+            "A ReLU's gradient is proportional to the weights: with a third of them it shrinks to a third per layer, \
+             with three times them it triples",
+        );
         class.between("3 × a third", 3.0 * third, 1.0 - 1e-9, 1.0 + 1e-9);
         class.between("three times / 3", three / 3.0, 1.0 - 1e-9, 1.0 + 1e-9);
         class.claim("Large weights, which saturate tanh, make its gradient grow from layer to layer");
@@ -131,7 +134,10 @@ pub(super) const TOPIC: Topic = Topic {
         class.claim("A norm alone does not, nor does a sigmoid");
         class.at_least("second / last, norm alone / both", of("100, layer norm, He").arrives() / both, 1e4);
         class.at_most("sigmoid", of("100, sigmoid, Xavier").arrives(), 1e-50);
-        class.claim("Batch norm lets rows see each other: in a decoder they are other texts and later tokens. Layer norm does not");
+        class.claim(
+            "Batch norm lets rows see each other: in a decoder they are other texts and later tokens. Layer norm does \
+             not",
+        );
         class.at_least("moved, batch norm", leaks[1], 0.1);
         class.between("layer norm", leaks[0], 0.0, 0.0);
         Ok(())

@@ -1,7 +1,9 @@
-//! Induction heads: found in a model that learned to repeat random letters, silenced, patched back, and watched while they form.
+//! Induction heads: found in a model that learned to repeat random letters, silenced, patched back, and watched while
+//! they form.
 //!
-//! After `... a b ... a` an induction head looks at the `b` that followed the earlier `a`, and copies it. It can find that `b` because a
-//! previous-token head in the block before has written there which token came before (Olsson et al. 2022).
+//! After `... a b ... a` an induction head looks at the `b` that followed the earlier `a`, and copies it. It can find
+//! that `b` because a previous-token head in the block before has written there which token came before (Olsson et al.
+//! 2022).
 
 use super::training::{ToyModel, cell};
 use super::{Class, Topic};
@@ -32,11 +34,12 @@ const SPAN: usize = 3;
 pub(super) const TOPIC: Topic = Topic {
     name: "induction",
     title: "Which heads let a model repeat what it has seen?",
-    about: "Trains a model of 3 blocks on random letters that repeat with a period of 6 to 20, then looks at sequences of 13 different \
-            letters, twice. A head's induction score is the attention that a repeated letter pays to the letter after its first \
-            occurrence. The two heads with the highest score are silenced (their output is set to 0), and patched into a run that has \
-            nothing to repeat. At last one letter of the first half is replaced, and a sweep patches heads, position by position, to \
-            restore the prediction; attribution patching estimates the same from gradients.",
+    about: "Trains a model of 3 blocks on random letters that repeat with a period of 6 to 20, then looks at \
+            sequences of 13 different letters, twice. A head's induction score is the attention that a repeated \
+            letter pays to the letter after its first occurrence. The two heads with the highest score are silenced \
+            (their output is set to 0), and patched into a run that has nothing to repeat. At last one letter of the \
+            first half is replaced, and a sweep patches heads, position by position, to restore the prediction; \
+            attribution patching estimates the same from gradients.",
     teach: |class| induction(class, STEPS),
 };
 
@@ -44,8 +47,9 @@ pub(super) const TOPIC: Topic = Topic {
 pub(super) const FORMATION: Topic = Topic {
     name: "induction-forms",
     title: "When do induction heads form, and what does the loss do then?",
-    about: "Trains the model of the lesson `induction`, and measures every 20 steps the loss on both halves of the repeated letters, the \
-            greatest attention that a head of block 0 pays to the previous token, and the greatest induction score of a later head.",
+    about: "Trains the model of the lesson `induction`, and measures every 20 steps the loss on both halves of the \
+            repeated letters, the greatest attention that a head of block 0 pays to the previous token, and the \
+            greatest induction score of a later head.",
     teach: |class| formation(class, STEPS),
 };
 
@@ -197,7 +201,10 @@ fn induction(class: &mut Class, training: u64) -> Result<(), Error> {
     class.at_least("loss of the second half, times that as trained", silenced[1] / trained[1], 4.0);
     class.claim("Two heads of the last block, which are no induction heads, are not needed");
     class.at_most("loss of the second half, times that as trained", controlled[1] / trained[1], 1.5);
-    class.claim("What the two induction heads write is nearly enough: patched into a run that has nothing to repeat, it restores the loss");
+    class.claim(
+        "What the two induction heads write is nearly enough: patched into a run that has nothing to repeat, it \
+         restores the loss",
+    );
     class.at_most("loss of the second half with them", moved[1], 1.5);
     class.at_least("restored", (unrelated[1] - moved[1]) / (unrelated[1] - trained[1]), 0.5);
     class.claim("The sweep finds a head of block 0 right after the replaced letter, and induction heads at the end");
@@ -236,8 +243,8 @@ impl Restored {
 const SHORT: usize = 8;
 const REPLACED: usize = 5;
 
-/// Sweeps of sequences with one letter of the first half replaced, patched from the intact ones: as it is, and as attribution patching
-/// estimates it.
+/// Sweeps of sequences with one letter of the first half replaced, patched from the intact ones: as it is, and as
+/// attribution patching estimates it.
 fn sweeps(class: &mut Class, lm: &Lm) -> Result<[Restored; 2], Error> {
     let repeats = repeats(lm, class.seed, SHORT)?;
     let last = REPLACED + SHORT; // there stands the letter whose follower is asked for

@@ -1,5 +1,6 @@
-//! Lessons: what is said of transformers, measured. A lesson makes its own small runs, shows what it found as [`View`]s, and says of
-//! each claim whether it holds on this run. `limpid lesson NAME` prints one; docs/lessons.md explains them.
+//! Lessons: what is said of transformers, measured. A lesson makes its own small runs, shows what it found as
+//! [`View`]s, and says of each claim whether it holds on this run. `limpid lesson NAME` prints one; docs/lessons.md
+//! explains them.
 //!
 //! ```
 //! use limpid_study::lessons::Topic;
@@ -10,8 +11,8 @@
 //! # Ok::<(), limpid::Error>(())
 //! ```
 //!
-//! A run has one thread, runs have as many as there are cores, and numbers are the same with any number of them. Read `training`
-//! next, what the lessons share that train.
+//! A run has one thread, runs have as many as there are cores, and numbers are the same with any number of them. Read
+//! `training` next, what the lessons share that train.
 
 mod agreement;
 mod depth;
@@ -239,8 +240,8 @@ impl Class<'_> {
         [0, 1, 2].map(|draw| random::bits(self.seed, random::site("draw"), draw))
     }
 
-    /// Applies `f` to each, which has a name, on as many threads as there are cores; results come in order. `f` calls its second
-    /// operand after each of its steps, `total` times in all.
+    /// Applies `f` to each, which has a name, on as many threads as there are cores; results come in order. `f` calls
+    /// its second operand after each of its steps, `total` times in all.
     fn each<T: Sync, R: Send>(
         &mut self,
         of: &[(String, T)],

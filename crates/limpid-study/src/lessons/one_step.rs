@@ -15,9 +15,9 @@ const RATES: [f64; 2] = [0.1, 0.01];
 pub(super) const TOPIC: Topic = Topic {
     name: "one-step",
     title: "What does one step of training do to a weight?",
-    about: "Takes one step of SGD and one of Adam from the same initial weights, with the model of 601 parameters and the eight words \
-            of \"Decoder-Only Transformer Architecture\", and compares every weight before and after with the gradient of the loss. Then it \
-            takes steps of SGD of several sizes.",
+    about: "Takes one step of SGD and one of Adam from the same initial weights, with the model of 601 parameters and \
+            the eight words of \"Decoder-Only Transformer Architecture\", and compares every weight before and after \
+            with the gradient of the loss. Then it takes steps of SGD of several sizes.",
     teach: |class| {
         let [sgd, adam] =
             [(Method::Sgd, RATES[0]), (Method::AdamW, RATES[1])].map(|(method, rate)| step(class, method, rate));

@@ -14,10 +14,10 @@ use limpid_trace::{Keep, Trace};
 pub(super) const TOPIC: Topic = Topic {
     name: "positions",
     title: "What do positions tell a model, and which encoding is best?",
-    about: "First, without training: the earlier words of a sequence change places, and the lesson measures how far the logits of the \
-            last word move, in models of one and two blocks with random weights. Then it trains a model of two blocks with each \
-            encoding; `random` is a learned table that is not trained, `sinusoidal / 7` is sinusoids as small as the token vectors \
-            are before training.",
+    about: "First, without training: the earlier words of a sequence change places, and the lesson measures how far \
+            the logits of the last word move, in models of one and two blocks with random weights. Then it trains a \
+            model of two blocks with each encoding; `random` is a learned table that is not trained, `sinusoidal / 7` \
+            is sinusoids as small as the token vectors are before training.",
     teach: |class| {
         let moved = |positions, n_layer| moved(positions, n_layer, class.seed);
         let cases = [
@@ -67,7 +67,10 @@ pub(super) const TOPIC: Topic = Topic {
         class.at_least("with learned positions", by[2], 1e-2);
         class.claim("With two blocks the causal mask lets order in");
         class.at_least("moved without positions", by[1], 1e-3);
-        class.claim("In so short a training sinusoids of their own size, several times a token's vector, are behind learned positions");
+        class.claim(
+            "In so short a training sinusoids of their own size, several times a token's vector, are behind learned \
+             positions",
+        );
         class.at_most("loss with learned ones less that with sinusoidal", learned - sinusoidal, -0.05);
         class.at_most("with sinusoidal-one-based", learned - one_based, -0.05);
         class.claim("It is their size: sinusoids as small as the token vectors are not behind");

@@ -14,8 +14,9 @@ const BYTES: usize = 2_000;
 pub(super) const TOPIC: Topic = Topic {
     name: "regularisation",
     title: "What keeps a model from learning its text by heart?",
-    about: "Trains a model of 4 blocks, d_model 48, on 2,000 characters, which it reads again and again, with one remedy at a time. \
-            Losses are measured with dropout and smoothing off; the gap between the text that it learns and another is overfitting.",
+    about: "Trains a model of 4 blocks, d_model 48, on 2,000 characters, which it reads again and again, with one \
+            remedy at a time. Losses are measured with dropout and smoothing off; the gap between the text that it \
+            learns and another is overfitting.",
     teach: |class| {
         let text = Text::new(BYTES, TokenizerKind::Char)?;
         let small = Study::small(4)?;

@@ -1,4 +1,5 @@
-//! What three sizes of a model are worth: the number of heads, the width of the feed-forward network, the number of blocks.
+//! What three sizes of a model are worth: the number of heads, the width of the feed-forward network, the number of
+//! blocks.
 
 use super::training::{Course, Study, Text, cell};
 use super::{Class, Topic};
@@ -10,13 +11,16 @@ use limpid_tokenizer::TokenizerKind;
 pub(super) const HEADS: Topic = Topic {
     name: "heads",
     title: "Are more heads better?",
-    about: "Trains a model of two blocks, d_model 32, with 1 to 16 heads, which have 32 to 2 features each: as many parameters, \
-            divided otherwise. Only the number of heads differs.",
+    about: "Trains a model of two blocks, d_model 32, with 1 to 16 heads, which have 32 to 2 features each: as many \
+            parameters, divided otherwise. Only the number of heads differs.",
     teach: |class| {
         let sizes = [1, 2, 4, 8, 16];
         let losses = losses(class, "heads", &sizes, |config, n| config.n_head = n)?;
         let change = losses.iter().map(|loss| (loss - losses[0]).abs()).fold(0.0, f64::max);
-        class.claim("At a fixed width, in a small model and a short training, the number of heads makes no difference above 0.05");
+        class.claim(
+            "At a fixed width, in a small model and a short training, the number of heads makes no difference above \
+             0.05",
+        );
         class.at_most("greatest distance from the loss with 1", change, 0.05);
         Ok(())
     },
@@ -26,8 +30,8 @@ pub(super) const HEADS: Topic = Topic {
 pub(super) const WIDTH: Topic = Topic {
     name: "feed-forward-width",
     title: "How wide should the feed-forward network be?",
-    about: "Trains a model of two blocks, d_model 32, whose feed-forward networks are 8 to 512 wide (4 d_model is 128). Only that \
-            width differs.",
+    about: "Trains a model of two blocks, d_model 32, whose feed-forward networks are 8 to 512 wide (4 d_model is \
+            128). Only that width differs.",
     teach: |class| {
         let losses = losses(class, "d_ff", &[8, 32, 128, 512], |config, n| config.d_ff = n)?;
         let gains: Vec<f64> = losses.windows(2).map(|pair| pair[0] - pair[1]).collect();

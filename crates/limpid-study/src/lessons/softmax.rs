@@ -89,7 +89,10 @@ pub(super) const SHARPNESS: Topic = Topic {
         class.claim("Without the scale the softmax of a large d is nearly all on one key");
         class.at_least("greatest weight, d 256", found[3].0[1], 0.85);
         class.at_most("d 4", found[0].0[1], 0.6);
-        class.claim("Without the scale most queries of a large d get much less gradient, though a few, between two keys, get more");
+        class.claim(
+            "Without the scale most queries of a large d get much less gradient, though a few, between two keys, get \
+             more",
+        );
         class.at_most("median slope, d 256, without / with", found[3].1[2] / found[3].1[3], 0.5);
         class.at_least("mean slope", found[3].1[0] / found[3].1[1], 1.5);
         class.claim("With the scale it is the same for every d");
@@ -108,8 +111,8 @@ const TOKENS: usize = 5;
 pub(super) const FILL: Topic = Topic {
     name: "mask-fill",
     title: "What should stand in place of a hidden score?",
-    about: "Draws the scores of 5 tokens, writes −∞, −1e9 or −10 in place of those above the diagonal, and takes the softmax of each \
-            row in f64. Then it does so with a row that is hidden entirely.",
+    about: "Draws the scores of 5 tokens, writes −∞, −1e9 or −10 in place of those above the diagonal, and takes the \
+            softmax of each row in f64. Then it does so with a row that is hidden entirely.",
     teach: |class| {
         let scores: Vec<f64> = (0..(TOKENS * TOKENS) as u64).map(|i| normal(class.seed, site("scores"), i)).collect();
         let softmax = |scores: &[f64]| row(&[1.0], scores.chunks_exact(1), |_| true, |_, score| score).pattern;
@@ -152,7 +155,10 @@ pub(super) const FILL: Topic = Topic {
         class.between("greatest", leak(&infinite).max(leak(&large)), 0.0, 0.0);
         class.claim("−10 leaks: a query sees a little of what is hidden");
         class.at_least("greatest hidden weight", leak(&small), 1e-6);
-        class.claim("A row that is hidden entirely has no weights with −∞, and the same for every key with −1e9, so it sees what is hidden");
+        class.claim(
+            "A row that is hidden entirely has no weights with −∞, and the same for every key with −1e9, so it sees \
+             what is hidden",
+        );
         class.between("weights that are NaN, of 5", nan as f64, TOKENS as f64, TOKENS as f64);
         // f64 rounds 1e9 by 1e-7
         class.at_most("greatest distance from 1/5 with −1e9", far, 1e-7);

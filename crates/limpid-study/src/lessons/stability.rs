@@ -109,8 +109,8 @@ pub(super) const TOPIC: Topic = Topic {
         class.claim("Muon is ahead of both, each at the best of these rates");
         class.at_most("least loss, muon less the others", best("muon") - best("sgd").min(best("adam")), -0.03);
         class.claim(
-            "In Adam's gradient a decay of 0.1 is far too strong; apart from the gradient, as in AdamW, the same number is much \
-             weaker and costs nothing",
+            "In Adam's gradient a decay of 0.1 is far too strong; apart from the gradient, as in AdamW, the same \
+             number is much weaker and costs nothing",
         );
         class.at_least("loss at 0.003, adam with decay less adam", of("adam, decay 0.1", 3e-3) - of("adam", 3e-3), 0.1);
         class.at_most("adamw with decay less adam", of("adamw, decay 0.1", 3e-3) - of("adam", 3e-3), 0.02);

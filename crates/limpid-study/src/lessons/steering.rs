@@ -1,4 +1,5 @@
-//! Steering: a direction of the residual stream, the difference of two prompts, decides whether a story is about a girl or a boy.
+//! Steering: a direction of the residual stream, the difference of two prompts, decides whether a story is about a girl
+//! or a boy.
 
 use super::training::ToyModel;
 use super::{Class, Topic};
@@ -26,10 +27,11 @@ const STRENGTHS: [f64; 6] = [-2.0, 0.0, 1.0, 2.0, 4.0, 8.0];
 pub(super) const TOPIC: Topic = Topic {
     name: "steering",
     title: "Can a direction of the residual stream make a story's hero a girl?",
-    about: "Trains a model of 2 blocks on stories, as words. The direction is the residual stream after block 0 at the end of \"Once there was a \
-            kind girl called Anna.\" less that of \"Once there was a kind boy called Tom.\", on average over six pairs of names. It is added, \
-            times a strength, at every position. Measured are the odds of \"she\" and \"her\" against \"he\" and \"his\" as the next word \
-            of 24 stories of boys, and the loss, without the direction, of 8 stories that are written with it.",
+    about: "Trains a model of 2 blocks on stories, as words. The direction is the residual stream after block 0 at \
+            the end of \"Once there was a kind girl called Anna.\" less that of \"Once there was a kind boy called \
+            Tom.\", on average over six pairs of names. It is added, times a strength, at every position. Measured \
+            are the odds of \"she\" and \"her\" against \"he\" and \"his\" as the next word of 24 stories of boys, \
+            and the loss, without the direction, of 8 stories that are written with it.",
     teach: |class| steering(class, STEPS),
 };
 
@@ -52,8 +54,8 @@ fn boys() -> impl Iterator<Item = String> {
     })
 }
 
-/// How much likelier the next word is of a girl than of a boy: the mean, over the beginnings, of the logarithm of the odds, in nats; with
-/// the two probabilities, on average.
+/// How much likelier the next word is of a girl than of a boy: the mean, over the beginnings, of the logarithm of the
+/// odds, in nats; with the two probabilities, on average.
 fn odds(lm: &Lm) -> Result<(f64, [f64; 2]), Error> {
     let (mut sum, mut shares, mut count) = (0.0, [0.0; 2], 0.0);
     for begun in boys() {

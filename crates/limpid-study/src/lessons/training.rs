@@ -43,7 +43,8 @@ pub(super) struct Study {
     pub config: Config,
     pub recipe: Recipe,
     pub tuning: Tuning,
-    /// What stands in the position table before the first step instead of what is drawn: sinusoids of this size; 0 for none.
+    /// What stands in the position table before the first step instead of what is drawn: sinusoids of this size; 0 for
+    /// none.
     pub sinusoids: f64,
     /// Steps between evaluations; 0 for none at all.
     pub eval_every: u64,
@@ -181,7 +182,8 @@ impl ToyModel {
 }
 
 impl Class<'_> {
-    /// Trains a model from the lesson's seed. `look` sees it before the first step and after every `every` of them; 0 for never.
+    /// Trains a model from the lesson's seed. `look` sees it before the first step and after every `every` of them; 0
+    /// for never.
     pub fn train_toy(
         &mut self,
         toy: ToyModel,

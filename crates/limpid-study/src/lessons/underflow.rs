@@ -10,8 +10,8 @@ const LEAST: [f64; 2] = [150.0 * std::f64::consts::LN_2, 1075.0 * std::f64::cons
 pub(super) const TOPIC: Topic = Topic {
     name: "underflow",
     title: "Why is the loss a sum of logarithms, and not a product of probabilities?",
-    about: "Multiplies the probabilities of n tokens, 1/V each, in f32 and f64 until the product is 0, and adds up their logarithms. \
-            Then it does so with 5,000 tokens whose probabilities are drawn between 0 and 1.",
+    about: "Multiplies the probabilities of n tokens, 1/V each, in f32 and f64 until the product is 0, and adds up \
+            their logarithms. Then it does so with 5,000 tokens whose probabilities are drawn between 0 and 1.",
     teach: |class| {
         let sizes = [2u32, 6, 62, 50_257];
         let mut rows = vec![];
@@ -53,7 +53,10 @@ pub(super) const TOPIC: Topic = Topic {
         class.at_most("in f64", far[1], 1.5);
         class.claim("The sum of logarithms is still there");
         class.at_most("greatest relative error", off, 1e-10);
-        class.claim("A product of 5,000 tokens says nothing, their mean logarithm does: of uniform draws its negative, the loss, is near 1");
+        class.claim(
+            "A product of 5,000 tokens says nothing, their mean logarithm does: of uniform draws its negative, the \
+             loss, is near 1",
+        );
         class.between("product", product, 0.0, 0.0);
         class.between("loss", loss, 0.93, 1.07);
         Ok(())

@@ -1,5 +1,5 @@
-//! The commands of a step for the model and the texts that the walk is on. They are written for the walk's own; on others a text, an id, a
-//! head is one that the model has, and a command that it cannot run is left out.
+//! The commands of a step for the model and the texts that the walk is on. They are written for the walk's own; on
+//! others a text, an id, a head is one that the model has, and a command that it cannot run is left out.
 
 use super::{At, Live, Made, Ready, Result, Show, WalkStep};
 use limpid::generate::example;

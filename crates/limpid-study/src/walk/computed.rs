@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 impl Live {
-    /// A step's printed numbers, compared with the live ones; none on other models, weights and texts than the walk's own, which have
-    /// numbers of their own.
+    /// A step's printed numbers, compared with the live ones; none on other models, weights and texts than the walk's
+    /// own, which have numbers of their own.
     ///
     /// # Errors
     /// If a model cannot be made or run.
@@ -476,12 +476,14 @@ fn built(config: &Config) -> Result<Model> {
     Ok(Model::new(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?)
 }
 
-/// Numbers in llm.c's 23 activations of `b` sequences of `t` tokens; with (L,B,T,4C) for `fcproj`, as the wiki has it, if `wide`.
+/// Numbers in llm.c's 23 activations of `b` sequences of `t` tokens; with (L,B,T,4C) for `fcproj`, as the wiki has it,
+/// if `wide`.
 fn activations(config: &Config, b: usize, t: usize, wide: bool) -> usize {
     let (l, c, h, v) = (config.n_layer, config.d_model, config.n_head, config.vocab_size.next_multiple_of(128));
     let (rows, layers) = (b * t, l * b * t);
     let fcproj = if wide { 4 * c } else { c };
-    // encoded; ln1, atty, attproj, residual2, ln2, residual3; qkv; fch, fch_gelu; fcproj; two norms' moments; preatt, att
+    // encoded; ln1, atty, attproj, residual2, ln2, residual3; qkv; fch, fch_gelu; fcproj; two norms' moments; preatt,
+    // att
     let own = rows * c + layers * (6 * c + 3 * c + 8 * c + fcproj + 4) + 2 * l * b * h * t * t;
     // lnf and its moments; logits, probs; losses
     own + rows * (c + 2 + 2 * v + 1)

@@ -1,6 +1,7 @@
 //! Two ways to the same numbers, compared: on a walk's live models, and by tests on models of other sizes.
 //!
-//! Each function reads tensors by name, computes them the other way in the plain loops of [`super::plain`], and gives [`Both`].
+//! Each function reads tensors by name, computes them the other way in the plain loops of [`super::plain`], and gives
+//! [`Both`].
 
 use super::live::Run;
 use super::parts::{Views, lacks, verdict};
@@ -362,8 +363,8 @@ pub fn context_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
     Ok(vec![Both::new("attention weights times V, head by head", seen.block("attn.hook_z")?, z.collect())])
 }
 
-/// The value step of llm.c's wiki: a weight times a value vector, channel by channel as (C,T,T), summed along rows to (C,T), is A_w V
-/// with its last two axes exchanged.
+/// The value step of llm.c's wiki: a weight times a value vector, channel by channel as (C,T,T), summed along rows to
+/// (C,T), is A_w V with its last two axes exchanged.
 ///
 /// # Errors
 /// If a tensor cannot be read.
@@ -429,7 +430,8 @@ fn gradient_is_a_slope(run: &mut Run) -> Views {
     let cols = param.region.cols;
     let holds = (slope - gradient).abs() <= 1e-4 * gradient.abs() && gradient != 0.0;
     let text = format!(
-        "{NAME}[{}][{}] moved by {STEP} to both sides: the loss changes by {slope:.6} times as much; its gradient is {gradient:.6}",
+        "{NAME}[{}][{}] moved by {STEP} to both sides: the loss changes by {slope:.6} times as much; its gradient is \
+         {gradient:.6}",
         at / cols,
         at % cols
     );

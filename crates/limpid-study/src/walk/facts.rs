@@ -390,8 +390,8 @@ fn changes(live: &mut Live, at: &At, model: &Model) -> Result<Figure> {
 // ---- llm.c's memory
 
 /// llm.c's activations, in its order.
-const ACTS: &str = "encoded ln1 ln1_mean ln1_rstd qkv atty preatt att attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu \
-                    fcproj residual3 lnf lnf_mean lnf_rstd logits probs losses";
+const ACTS: &str = "encoded ln1 ln1_mean ln1_rstd qkv atty preatt att attproj residual2 ln2 ln2_mean ln2_rstd fch \
+                    fch_gelu fcproj residual3 lnf lnf_mean lnf_rstd logits probs losses";
 
 pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, slices: bool) -> Views {
     let mut config = match preset {

@@ -75,7 +75,8 @@ pub(super) const KINDS: &[(&str, &[&str])] = &[
 ];
 
 impl Walk {
-    /// How a model differs from the walk's that is most like it, a line each, with the steps that show otherwise for it.
+    /// How a model differs from the walk's that is most like it, a line each, with the steps that show otherwise for
+    /// it.
     pub(super) fn differences(&self, config: &Config) -> Result<Vec<(String, Vec<usize>)>> {
         let made = self.like(config);
         let theirs_config = made.config()?;

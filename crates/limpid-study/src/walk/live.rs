@@ -1,6 +1,7 @@
 //! A walk's models, made or opened once, and runs of them.
 //!
-//! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
+//! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read
+//! from such runs.
 
 use super::notebook::{self, NotebookRun};
 use super::parts::{lacks, said};
@@ -152,8 +153,8 @@ impl Live {
         Ok(if self.is_other() { self.ready(&At::default())?.notes.clone() } else { vec![] })
     }
 
-    /// What of a model of another kind differs from the walk's, a line each, with the steps that show otherwise for it; and what is
-    /// shown instead of texts that it has no words for. Nothing for the walk's own.
+    /// What of a model of another kind differs from the walk's, a line each, with the steps that show otherwise for it;
+    /// and what is shown instead of texts that it has no words for. Nothing for the walk's own.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -315,8 +316,8 @@ impl Live {
 
     // ---- models
 
-    /// The model that `at` names, made or opened if it is not there yet: a scene; the user's, if there is one, where it stands for that of the
-    /// walk; or the walk's.
+    /// The model that `at` names, made or opened if it is not there yet: a scene; the user's, if there is one, where it
+    /// stands for that of the walk; or the walk's.
     pub(super) fn ready(&mut self, at: &At) -> Result<Rc<Ready>> {
         let scene = at.on.as_ref().and_then(|on| self.walk.scenes.iter().find(|scene| scene.id == *on)).cloned();
         if let (None, Some(path)) = (&scene, self.options.model.clone()) {
@@ -342,7 +343,8 @@ impl Live {
         Ok(ready)
     }
 
-    /// Shows a model on the user's texts, which are refused if they do not fit, or on the walk's, for which others stand then.
+    /// Shows a model on the user's texts, which are refused if they do not fit, or on the walk's, for which others
+    /// stand then.
     fn show(&self, ready: &mut Ready, made: &Made) -> Result<()> {
         if self.options.prompts.is_empty() {
             ready.show(&self.texts(made));
@@ -446,7 +448,8 @@ impl Live {
         Ok(ready)
     }
 
-    /// With a model of this configuration, random weights and the first tokens of its vocabulary in the place of the user's.
+    /// With a model of this configuration, random weights and the first tokens of its vocabulary in the place of the
+    /// user's.
     #[cfg(test)]
     pub(super) fn with_users(mut self, config: &Config) -> Live {
         let model = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).expect("a test's model can be built");
@@ -470,9 +473,9 @@ impl Live {
 }
 
 impl Walk {
-    /// An axis that a step writes, as it is called of a model, and its size: a letter of the document's or a number; `d_v|D`, an axis of
-    /// limpid's where the model has another size there than the document's letter; a product of two, which is the stream's width in most
-    /// models and is called so.
+    /// An axis that a step writes, as it is called of a model, and its size: a letter of the document's or a number;
+    /// `d_v|D`, an axis of limpid's where the model has another size there than the document's letter; a product of
+    /// two, which is the stream's width in most models and is called so.
     fn axis(&self, written: &str, ready: &Ready) -> (String, usize) {
         let letter = |axis: &str| self.letters.iter().find(|(_, own)| own == axis).map(|(letter, _)| letter.clone());
         if let Some((heads, features)) = written.split_once('·') {
@@ -535,7 +538,8 @@ impl Ready {
         self.notes = notes;
     }
 
-    /// The ids of a text, at most as many as the context has; the model's own first tokens where it has none for the text, and why.
+    /// The ids of a text, at most as many as the context has; the model's own first tokens where it has none for the
+    /// text, and why.
     pub fn shown(&self, text: &str) -> (Vec<u32>, Option<String>) {
         let context = self.config.context_length;
         let vocabulary = self.config.vocab_size as u32;

@@ -1,9 +1,9 @@
 //! Walks: five documents on the transformer, read section by section on a live model of their kind.
 //!
-//! A walk is data, written in `s0.toml` to `s4.toml`: what a section says, the tensors it is about, where it errs, what it prints, what
-//! to try. [`Walk::live`] trains or opens its models, and [`Live::step`] shows one step on them. Here is what is written; `live` has
-//! models and runs, `views` what of them is shown, `worked` and `equal` small computations and equalities, `printed` the numbers that
-//! documents print.
+//! A walk is data, written in `s0.toml` to `s4.toml`: what a section says, the tensors it is about, where it errs, what
+//! it prints, what to try. [`Walk::live`] trains or opens its models, and [`Live::step`] shows one step on them. Here
+//! is what is written; `live` has models and runs, `views` what of them is shown, `worked` and `equal` small
+//! computations and equalities, `printed` the numbers that documents print.
 //!
 //! ```
 //! use limpid_study::walk::{Walk, WalkOptions};
@@ -278,8 +278,8 @@ pub enum Show {
     Tokens(TokensShown),
     /// Rows of zeros with a one, of the prompts or of a text.
     OneHot { tokenizer: Option<String>, text: Option<String>, sequence: Option<usize> },
-    /// A tensor as numbers. `input` with `targets` has beside each token the one that it predicts; `sparse` shows the ids that the
-    /// tokenizer had before they were made dense.
+    /// A tensor as numbers. `input` with `targets` has beside each token the one that it predicts; `sparse` shows the
+    /// ids that the tokenizer had before they were made dense.
     Table {
         of: String,
         #[serde(default)]
@@ -291,7 +291,8 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// A tensor as a heat map; `similarity` is the cosine of every two tokens' embeddings, `position-similarity` that of two positions'.
+    /// A tensor as a heat map; `similarity` is the cosine of every two tokens' embeddings, `position-similarity` that
+    /// of two positions'.
     Heat {
         of: String,
         #[serde(flatten)]
@@ -311,7 +312,8 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// Values of activations at some places, with their greatest difference from the first, their minimum, their slopes.
+    /// Values of activations at some places, with their greatest difference from the first, their minimum, their
+    /// slopes.
     Function {
         names: Vec<String>,
         at: Vec<f64>,
@@ -357,8 +359,8 @@ pub enum Show {
     },
     /// The step's symbols with their shapes here; `of` has limpid's name for each.
     Notations { of: Vec<String> },
-    /// The likeliest next tokens after each token; after every block (`after = "every block"`), after the last token only, or for
-    /// masked tokens.
+    /// The likeliest next tokens after each token; after every block (`after = "every block"`), after the last token
+    /// only, or for masked tokens.
     Next {
         sequence: Option<usize>,
         after: Option<String>,
@@ -403,15 +405,16 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// A picture of the document's: what it is, with its row in docs/contract.md; the document's own words for it, which mark its place; the
-    /// command that draws it; and what shows the same here, or nothing where the views above have it.
+    /// A picture of the document's: what it is, with its row in docs/contract.md; the document's own words for it,
+    /// which mark its place; the command that draws it; and what shows the same here, or nothing where the views above
+    /// have it.
     Picture { name: String, words: String, command: String, now: Option<Box<Show>> },
     /// What a document claims, and the lessons that measure it; none where the second is empty.
     Lessons { claims: Vec<(String, String)> },
 }
 
-/// Texts as tokens: of the model's prompts, or of one; of the text it learned (`of = "corpus"`); or of `text`, of the `ids` or of a
-/// document's printed ids (`golden`) by the `tokenizer` named, or by several.
+/// Texts as tokens: of the model's prompts, or of one; of the text it learned (`of = "corpus"`); or of `text`, of the
+/// `ids` or of a document's printed ids (`golden`) by the `tokenizer` named, or by several.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct TokensShown {
@@ -537,7 +540,8 @@ pub struct Picture {
     pub words: String,
     /// The command that draws it; empty where this model lacks what it would show.
     pub command: String,
-    /// What the command draws, as SVG: where [`WalkOptions::pictures`] asks for it, and the figure is not the same already.
+    /// What the command draws, as SVG: where [`WalkOptions::pictures`] asks for it, and the figure is not the same
+    /// already.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drawn: Vec<String>,
 }
@@ -564,7 +568,10 @@ pub enum WalkError {
         nearest: Option<String>,
     },
     /// No step has the name.
-    #[error("`{walk}` has no step `{name}`: give its name, its number from 1 to {count}, or words of its section{}", did_you_mean(.nearest))]
+    #[error(
+        "`{walk}` has no step `{name}`: give its name, its number from 1 to {count}, or words of its section{}",
+        did_you_mean(.nearest)
+    )]
     NoStep {
         /// The walk's name.
         walk: String,
@@ -670,8 +677,8 @@ impl Walk {
         }
     }
 
-    /// The first step of a name: its own, its number from 1, the beginning of its section or of a part of that (`7.1`, `step 4`; a section's
-    /// whole number with its dot: `5.`), or words of its section or title.
+    /// The first step of a name: its own, its number from 1, the beginning of its section or of a part of that (`7.1`,
+    /// `step 4`; a section's whole number with its dot: `5.`), or words of its section or title.
     ///
     /// # Errors
     /// If there is none.

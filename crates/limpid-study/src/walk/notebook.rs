@@ -1,8 +1,9 @@
-//! The random numbers of "Zero-to-Hero": the article's tables are what PyTorch draws on a CPU after `torch.manual_seed(1337)`, in two
-//! runs of one notebook, one after the other. They are drawn here again, so that the walk computes every table that the article prints.
+//! The random numbers of "Zero-to-Hero": the article's tables are what PyTorch draws on a CPU after
+//! `torch.manual_seed(1337)`, in two runs of one notebook, one after the other. They are drawn here again, so that the
+//! walk computes every table that the article prints.
 //!
-//! The first run has the printed ids, the look-up table and the scores; the second drew another table for another batch, and printed the
-//! embedding and its sums.
+//! The first run has the printed ids, the look-up table and the scores; the second drew another table for another
+//! batch, and printed the embedding and its sums.
 
 use limpid_core::numeric::math::{cos, ln, sin};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +78,8 @@ const LINEAR: f32 = 0.125;
 const N: usize = 624;
 const M: usize = 397;
 
-/// PyTorch's generator on a CPU: the Mersenne Twister of Matsumoto and Nishimura (1998), and what PyTorch makes of its words.
+/// PyTorch's generator on a CPU: the Mersenne Twister of Matsumoto and Nishimura (1998), and what PyTorch makes of its
+/// words.
 struct Torch {
     state: [u32; N],
     next: usize,
@@ -134,8 +136,8 @@ impl Torch {
         (0..n).map(|_| self.fraction() * (bound + bound) - bound).collect()
     }
 
-    /// `torch.randn(n)`, n at least 16: normal numbers from fractions by Box and Muller, in blocks of 16. If a part of a block is left
-    /// over, the last 16 are drawn once more.
+    /// `torch.randn(n)`, n at least 16: normal numbers from fractions by Box and Muller, in blocks of 16. If a part of
+    /// a block is left over, the last 16 are drawn once more.
     fn normals(&mut self, n: usize) -> Vec<f32> {
         assert!(n >= 16, "PyTorch draws fewer than 16 normal numbers in another way");
         let mut values: Vec<f32> = (0..n).map(|_| self.fraction()).collect();

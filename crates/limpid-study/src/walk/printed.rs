@@ -1,8 +1,9 @@
 //! The numbers that the documents print (`printed.json`), and whether the live ones equal them.
 //!
-//! A step's [`Printed`] names a place in `printed.json`. [`Live::checks`] computes the numbers that belong there again (`computed`): by the
-//! walk's models and scenes, by its tokenizers and presets, by limpid's own operations; none is read out of the file that it is compared
-//! with. Under `rows` and `columns` the file has which of a table are printed, under `shapes` the tensors whose shapes are.
+//! A step's [`Printed`] names a place in `printed.json`. [`Live::checks`] computes the numbers that belong there again
+//! (`computed`): by the walk's models and scenes, by its tokenizers and presets, by limpid's own operations; none is
+//! read out of the file that it is compared with. Under `rows` and `columns` the file has which of a table are printed,
+//! under `shapes` the tensors whose shapes are.
 
 use limpid_base::units::commas;
 use serde::{Deserialize, Serialize};
@@ -192,8 +193,8 @@ pub(super) fn shapes_of(key: &str) -> Option<&'static Value> {
     all()["shapes"].get(key)
 }
 
-/// How far a live number may be from a printed one: half of its last digit, or the rounding of the document's own arithmetic. Numbers for
-/// which nothing is written are exact.
+/// How far a live number may be from a printed one: half of its last digit, or the rounding of the document's own
+/// arithmetic. Numbers for which nothing is written are exact.
 pub fn within(key: &str) -> f64 {
     written("within", key).and_then(Value::as_f64).unwrap_or(0.0)
 }

@@ -1,5 +1,5 @@
-//! Walks show what they say: every number of every figure is that of the tensor which its caption, its row or its formula names. The walks'
-//! own models and texts; what documents print, and other models, are tests/study/walks.rs's.
+//! Walks show what they say: every number of every figure is that of the tensor which its caption, its row or its
+//! formula names. The walks' own models and texts; what documents print, and other models, are tests/study/walks.rs's.
 
 use super::live::Run;
 use super::*;
@@ -64,7 +64,8 @@ fn element(
     tensor.at(&index).unwrap_or_else(|| panic!("{at}: {} has no {index:?}", matrix.tensor))
 }
 
-/// A table or a heat map has the numbers of the tensor whose name stands above it, and is called what the document calls that.
+/// A table or a heat map has the numbers of the tensor whose name stands above it, and is called what the document
+/// calls that.
 fn matrix_is_its_tensor(at: &str, show: &Show, figure: &Figure, matrix: &Matrix, run: &Run) -> bool {
     let Ok(tensor) = run.get(&matrix.tensor) else { return false }; // a mask, cosines, an example
     if matches!(show, Show::Table { sparse: true, .. }) {
@@ -111,8 +112,8 @@ fn rows_are_their_tensors(at: &str, of: &[String], [sequence, position]: [usize;
     }
 }
 
-/// A line for each tensor: its symbol, its shape, and a formula whose left side is the symbol and whose right side has no word but the
-/// document's.
+/// A line for each tensor: its symbol, its shape, and a formula whose left side is the symbol and whose right side has
+/// no word but the document's.
 fn lines_are_their_tensors(at: &str, of: &[String], formulas: bool, grid: &Grid, run: &Run) {
     assert_eq!(grid.rows.len(), of.len(), "{at}");
     for (row, name) in grid.rows.iter().zip(of) {
@@ -180,8 +181,8 @@ fn on(walk: &Walk, config: &Config) -> Live {
     walk.clone().live(options).with_users(config)
 }
 
-/// Sizes of heads, values and keys that have nothing to do with the stream's: every shape is said in letters that come to its sizes, those
-/// of a tensor or parameter are its own, and what differs from the walk's model is said.
+/// Sizes of heads, values and keys that have nothing to do with the stream's: every shape is said in letters that come
+/// to its sizes, those of a tensor or parameter are its own, and what differs from the walk's model is said.
 #[test]
 fn shapes_are_those_of_a_model_with_sizes_of_its_own() {
     let below = |k: u64, site: u64, n: u64| 1 + limpid_core::numeric::random::below(3, site, k, n) as usize;
@@ -268,7 +269,8 @@ fn shapes_are_those_of_a_model_with_sizes_of_its_own() {
     assert!(tensors > 100 && rows > 500, "{tensors} of {rows}");
 }
 
-/// Every setting either makes a model one of another kind, of which a walk speaks, or is a size, or says what training does.
+/// Every setting either makes a model one of another kind, of which a walk speaks, or is a size, or says what training
+/// does.
 #[test]
 fn every_setting_is_of_a_kind_or_a_size() {
     const SIZES: [&str; 8] =
@@ -290,8 +292,8 @@ fn every_setting_is_of_a_kind_or_a_size() {
     }
 }
 
-/// The command that draws a document's picture draws what stands below it: that tensor, that part, of weights trained or not, on that
-/// model.
+/// The command that draws a document's picture draws what stands below it: that tensor, that part, of weights trained
+/// or not, on that model.
 #[test]
 fn a_picture_is_of_what_stands_below_it() {
     let mut plots = 0;

@@ -29,7 +29,8 @@ const LIKELIEST: usize = 5;
 const MANY: usize = 256;
 
 impl Live {
-    /// A step, live. The first on a model trains or opens it. What a model of another kind lacks is said where it would be shown.
+    /// A step, live. The first on a model trains or opens it. What a model of another kind lacks is said where it would
+    /// be shown.
     ///
     /// # Errors
     /// If a model cannot be made, opened or run.
@@ -206,7 +207,8 @@ fn figures(run: &Run, tensor: NamedTensor, part: &TensorPart, at: &At, heat: boo
     Ok(all.into_iter().map(figure).collect())
 }
 
-/// Heads side by side: `[batch pos head d_head]` as `[batch pos features]`, `[head d_model d_head]` as `[d_model features]`.
+/// Heads side by side: `[batch pos head d_head]` as `[batch pos features]`, `[head d_model d_head]` as `[d_model
+/// features]`.
 fn merge(tensor: NamedTensor) -> NamedTensor {
     let Some(head) = tensor.axes.iter().position(|axis| *axis == "head") else { return tensor };
     let n = tensor.shape.len();
@@ -627,7 +629,10 @@ fn losses(live: &mut Live, forms: &[String]) -> Views {
                 })?;
                 let v = ready.config.vocab_size;
                 let guess = (v as f64).ln();
-                said(format!("mean loss before training {first:.6}, of a guess among {v} words ln {v} = {guess:.6}, after training {mean:.6}"))
+                said(format!(
+                    "mean loss before training {first:.6}, of a guess among {v} words ln {v} = {guess:.6}, after \
+                     training {mean:.6}"
+                ))
             }
             "product" => {
                 let row = |what: String, own: &dyn Fn(&Counted) -> bool| {

@@ -1,5 +1,5 @@
-//! Small computations that a document does by hand, done here on its numbers or on the live model's, by limpid's own operations where it
-//! has them.
+//! Small computations that a document does by hand, done here on its numbers or on the live model's, by limpid's own
+//! operations where it has them.
 
 use super::live::Run;
 use super::notebook::NotebookRun;
@@ -70,7 +70,8 @@ pub enum Worked {
     },
     /// The rows of the look-up table of "Zero-to-Hero" that it prints, drawn again.
     LookUpTable,
-    /// The cross-entropy of a target that need not be one-hot with the softmax of scores, with label smoothing and without.
+    /// The cross-entropy of a target that need not be one-hot with the softmax of scores, with label smoothing and
+    /// without.
     CrossEntropy { scores: Vec<f64>, target: Vec<f64>, smoothing: f64 },
     /// What changes when one token is another.
     Change {
@@ -570,7 +571,8 @@ fn similar(run: &mut Run, token: &str) -> Views {
     Ok(vec![grid(format!("nearest to {}", word(id)), ["token", "id", "cosine"], rows)])
 }
 
-/// One token's rows of tensors, a row for each name, which it is called by. A parameter's vector is the same for every token.
+/// One token's rows of tensors, a row for each name, which it is called by. A parameter's vector is the same for every
+/// token.
 fn rows_of(run: &Run, of: &[String], [sequence, position]: [usize; 2]) -> Result<Matrix> {
     let c = run.config().d_model;
     let mut values = vec![];

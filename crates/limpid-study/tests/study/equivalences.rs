@@ -185,8 +185,9 @@ fn positions_are_rows_of_one_table() {
     }
 }
 
-/// Without positions nothing is added, and one block knows nothing of the order of the words before: in another order they give the
-/// last row the same logits but for the rounding of sums. Any positions tell them apart, and so do two blocks, by the causal mask.
+/// Without positions nothing is added, and one block knows nothing of the order of the words before: in another order
+/// they give the last row the same logits but for the rounding of sums. Any positions tell them apart, and so do two
+/// blocks, by the causal mask.
 #[test]
 fn without_positions_the_order_is_lost() {
     let apart = |positions, n_layer| -> f64 {
@@ -237,8 +238,8 @@ fn sinusoids_have_their_properties() {
     assert!((1..4).all(|d| far(0, d) < far(0, d + 1)) && far(0, 1) < far(0, 15) / 2.0);
 }
 
-/// R045; and the primer's check of inner dimensions: the product of the documents is the linear layer's, with the matrix as
-/// it is stored, and a layer whose matrix does not fit is refused.
+/// R045; and the primer's check of inner dimensions: the product of the documents is the linear layer's, with the
+/// matrix as it is stored, and a layer whose matrix does not fit is refused.
 #[test]
 fn a_product_is_a_linear_layer() {
     let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 0.0, 2.0, 1.0, 0.0, 3.0]);
@@ -256,7 +257,8 @@ fn a_product_is_a_linear_layer() {
     }
 }
 
-/// The attention of the first block alone: queries, keys and values as given, (B T, 3 C), to the merged heads, (B T, C).
+/// The attention of the first block alone: queries, keys and values as given, (B T, 3 C), to the merged heads, (B T,
+/// C).
 fn attend(config: &Config, batch: &Batch, qkv: &[f64]) -> Vec<f64> {
     let mut run = Run::new(config, batch);
     let given = run.model.tensor("blocks.0.attn.hook_qkv").unwrap().region;
@@ -266,9 +268,9 @@ fn attend(config: &Config, batch: &Batch, qkv: &[f64]) -> Vec<f64> {
     run.block("attn.hook_z")
 }
 
-/// R128 to R131; G25: three heads of two columns over two positions give the printed matrices, and their merge is the printed
-/// Concat. Heads 0 and 2 look at themselves alone; head 1 looks at both alike, so its second value is what makes the mean
-/// the printed row.
+/// R128 to R131; G25: three heads of two columns over two positions give the printed matrices, and their merge is the
+/// printed Concat. Heads 0 and 2 look at themselves alone; head 1 looks at both alike, so its second value is what
+/// makes the mean the printed row.
 #[test]
 fn heads_are_concatenated() {
     let config = Config { d_model: 6, n_head: 3, ..small() };
@@ -284,8 +286,8 @@ fn heads_are_concatenated() {
     assert_eq!(attend(&config, &Batch::of_sequences(vec![1, 2], vec![3, 4], 2), &qkv), printed);
 }
 
-/// R078: dropout falls on the weights after the softmax, each of B x H x T x T with a draw of its own, and what is left is
-/// not normalised again. The values are unit rows, so the context shows the weights.
+/// R078: dropout falls on the weights after the softmax, each of B x H x T x T with a draw of its own, and what is left
+/// is not normalised again. The values are unit rows, so the context shows the weights.
 #[test]
 fn dropout_falls_on_attention_weights() {
     let (h, d) = (3, T);
@@ -351,8 +353,8 @@ fn weights_in_out_and_out_in() {
     assert_ne!(matmul(x, &square, 3), matmul(x, &transpose(&square, 3), 3)); // one matrix read both ways is two layers
 }
 
-/// R111, G05: column d of a projection is feature d mod D/H of head d div D/H. Adding 1 to that column of all values adds 1
-/// there and nowhere else, as weights sum to 1; a query's or key's column changes the columns of its head alone.
+/// R111, G05: column d of a projection is feature d mod D/H of head d div D/H. Adding 1 to that column of all values
+/// adds 1 there and nowhere else, as weights sum to 1; a query's or key's column changes the columns of its head alone.
 #[test]
 fn head_split_index() {
     for (c, h, column, head, feature) in [(64, 4, 37, 2, 5), (6, 3, 5, 2, 1), (768, 12, 700, 10, 60)] {
@@ -397,7 +399,8 @@ fn eps_is_a_choice() {
 
 /// R099, R100, R102 to R106, R108, R110 to R114, R125, R128 to R132, R135, R138, R139; G05, G17; E0-28, E0-35, E3-06:
 /// one fused (3C,C) matrix, three of C x C, and a matrix per head and letter whose results are concatenated, are one
-/// attention. R101, E0-45: so they are where values have another number of features than queries and keys; W^O has H d_v columns.
+/// attention. R101, E0-45: so they are where values have another number of features than queries and keys; W^O has H
+/// d_v columns.
 #[test]
 fn fused_is_three_matrices_is_one_per_head() {
     let wide = |d_v| Config { d_v: Some(d_v), ..small() };
@@ -634,8 +637,8 @@ fn gelus_are_three_functions() {
 }
 
 /// R164 to R173, R178 to R180, R184; E0-17, E0-37, E0-43, E1-26, E3-01, E3-11, E3-12: pre-norm adds what a sub-layer
-/// makes of its normalised input to the input itself; post-norm normalises the sum. S1's code, taken at its word, ends a block with the
-/// feed-forward network: no sum and no norm follows.
+/// makes of its normalised input to the input itself; post-norm normalises the sum. S1's code, taken at its word, ends
+/// a block with the feed-forward network: no sum and no norm follows.
 #[test]
 fn norms_stand_before_or_after() {
     for norm_place in [NormPlace::Pre, NormPlace::Post, NormPlace::PostAttention] {

@@ -1,6 +1,6 @@
 //! What can be held against something written down: the tables the seed documents print (`src/walk/printed.json` has
-//! the numbers, docs/contract.md the letters R and G), the listing of a tiny model, a model directory and every way it can
-//! be broken, and one measured claim about depth.
+//! the numbers, docs/contract.md the letters R and G), the listing of a tiny model, a model directory and every way it
+//! can be broken, and one measured claim about depth.
 //!
 //! Printed numbers are compared within the tolerance the contract gives: S1 computed in f32 and printed six decimals
 //! (four for attention), so some last digits are not those of the exact value.
@@ -215,15 +215,21 @@ fn the_listing_of_a_tiny_model() {
     // pre-norm, learned positions, all biases, tied head
     let want = "\
 embed     blocks.0.hook_resid_pre            (5, 8)  <- embed.weight pos_embed.weight
-norm      blocks.0.ln1.hook_out              (5, 8)  <- blocks.0.hook_resid_pre stat@0 blocks.0.ln1.weight blocks.0.ln1.bias
-linear    blocks.0.attn.hook_qkv             (5, 24)  <- blocks.0.ln1.hook_out blocks.0.attn.qkv.weight blocks.0.attn.qkv.bias
+norm      blocks.0.ln1.hook_out              (5, 8)  <- blocks.0.hook_resid_pre stat@0 blocks.0.ln1.weight \
+                blocks.0.ln1.bias
+linear    blocks.0.attn.hook_qkv             (5, 24)  <- blocks.0.ln1.hook_out blocks.0.attn.qkv.weight \
+                blocks.0.attn.qkv.bias
 attend    blocks.0.attn.hook_z               (5, 8)  <- blocks.0.attn.hook_qkv stat@64
-linear    blocks.0.hook_attn_out             (5, 8)  <- blocks.0.attn.hook_z blocks.0.attn.out.weight blocks.0.attn.out.bias
+linear    blocks.0.hook_attn_out             (5, 8)  <- blocks.0.attn.hook_z blocks.0.attn.out.weight \
+                blocks.0.attn.out.bias
 add       blocks.0.hook_resid_mid            (5, 8)  <- blocks.0.hook_resid_pre blocks.0.hook_attn_out
-norm      blocks.0.ln2.hook_out              (5, 8)  <- blocks.0.hook_resid_mid stat@128 blocks.0.ln2.weight blocks.0.ln2.bias
-linear    blocks.0.mlp.hook_pre              (5, 12)  <- blocks.0.ln2.hook_out blocks.0.mlp.in.weight blocks.0.mlp.in.bias
+norm      blocks.0.ln2.hook_out              (5, 8)  <- blocks.0.hook_resid_mid stat@128 blocks.0.ln2.weight \
+                blocks.0.ln2.bias
+linear    blocks.0.mlp.hook_pre              (5, 12)  <- blocks.0.ln2.hook_out blocks.0.mlp.in.weight \
+                blocks.0.mlp.in.bias
 activate  blocks.0.mlp.hook_post             (5, 12)  <- blocks.0.mlp.hook_pre
-linear    blocks.0.hook_mlp_out              (5, 8)  <- blocks.0.mlp.hook_post blocks.0.mlp.out.weight blocks.0.mlp.out.bias
+linear    blocks.0.hook_mlp_out              (5, 8)  <- blocks.0.mlp.hook_post blocks.0.mlp.out.weight \
+                blocks.0.mlp.out.bias
 add       blocks.0.hook_resid_post           (5, 8)  <- blocks.0.hook_resid_mid blocks.0.hook_mlp_out
 norm      ln_final.hook_out                  (5, 8)  <- blocks.0.hook_resid_post stat@192 ln_final.weight ln_final.bias
 classify  losses                             (5, 1)  <- ln_final.hook_out embed.weight
@@ -245,16 +251,22 @@ classify  losses                             (5, 1)  <- ln_final.hook_out embed.
 embed     blocks.0.hook_resid_pre            (5, 8)  <- embed.weight hook_embed
 linear    blocks.0.attn.hook_qkv             (5, 24)  <- blocks.0.hook_resid_pre blocks.0.attn.qkv.weight
 rotate    blocks.0.attn.hook_rotated         (5, 24)  <- blocks.0.attn.hook_qkv angles
-attend    blocks.0.attn.hook_z               (5, 8)  <- blocks.0.attn.hook_rotated stat@256 blocks.0.attn.hook_raw_scores blocks.0.attn.hook_attn_scores blocks.0.attn.hook_pattern
+attend    blocks.0.attn.hook_z               (5, 8)  <- blocks.0.attn.hook_rotated stat@256 \
+                blocks.0.attn.hook_raw_scores blocks.0.attn.hook_attn_scores blocks.0.attn.hook_pattern
 linear    blocks.0.hook_attn_out             (5, 8)  <- blocks.0.attn.hook_z blocks.0.attn.out.weight
 add       blocks.0.hook_attn_sum             (5, 8)  <- blocks.0.hook_resid_pre blocks.0.hook_attn_out
-norm      blocks.0.hook_resid_mid            (5, 8)  <- blocks.0.hook_attn_sum stat@448 blocks.0.ln1.weight blocks.0.ln1.hook_normalized blocks.0.ln1.hook_scale
-linear    blocks.0.mlp.hook_pre              (5, 12)  <- blocks.0.hook_resid_mid blocks.0.mlp.in.weight blocks.0.mlp.in.bias
+norm      blocks.0.hook_resid_mid            (5, 8)  <- blocks.0.hook_attn_sum stat@448 blocks.0.ln1.weight \
+                blocks.0.ln1.hook_normalized blocks.0.ln1.hook_scale
+linear    blocks.0.mlp.hook_pre              (5, 12)  <- blocks.0.hook_resid_mid blocks.0.mlp.in.weight \
+                blocks.0.mlp.in.bias
 activate  blocks.0.mlp.hook_post             (5, 12)  <- blocks.0.mlp.hook_pre
-linear    blocks.0.hook_mlp_out              (5, 8)  <- blocks.0.mlp.hook_post blocks.0.mlp.out.weight blocks.0.mlp.out.bias
+linear    blocks.0.hook_mlp_out              (5, 8)  <- blocks.0.mlp.hook_post blocks.0.mlp.out.weight \
+                blocks.0.mlp.out.bias
 add       blocks.0.hook_mlp_sum              (5, 8)  <- blocks.0.hook_resid_mid blocks.0.hook_mlp_out
-norm      blocks.0.hook_resid_post           (5, 8)  <- blocks.0.hook_mlp_sum stat@640 blocks.0.ln2.weight blocks.0.ln2.hook_normalized blocks.0.ln2.hook_scale
-classify  losses                             (5, 1)  <- blocks.0.hook_resid_post unembed.weight unembed.bias logits probs
+norm      blocks.0.hook_resid_post           (5, 8)  <- blocks.0.hook_mlp_sum stat@640 blocks.0.ln2.weight \
+                blocks.0.ln2.hook_normalized blocks.0.ln2.hook_scale
+classify  losses                             (5, 1)  <- blocks.0.hook_resid_post unembed.weight unembed.bias logits \
+                probs
 ";
     assert_eq!(listing(&post, Mode::Inspect { batch: 1, context: 5 }), want);
 }

@@ -1,6 +1,7 @@
-//! Every claim of every lesson from a second seed (of the long ones for a release, as all are from a third); from the usual seed the page of
-//! lessons holds it, which has every lesson (tests/command/lesson.rs of limpid-cli). What a claim's numbers are held against is the claim itself or arithmetic, a margin away from where its text would be wrong, and never what
-//! a run came to.
+//! Every claim of every lesson from a second seed (of the long ones for a release, as all are from a third); from the
+//! usual seed the page of lessons holds it, which has every lesson (tests/command/lesson.rs of limpid-cli). What a
+//! claim's numbers are held against is the claim itself or arithmetic, a margin away from where its text would be
+//! wrong, and never what a run came to.
 
 use limpid::Error;
 use limpid::train::Control;

@@ -1,4 +1,5 @@
-//! The study's tests, in one program: walks and lessons, the numbers that the documents print, and the equalities that they state.
+//! The study's tests, in one program: walks and lessons, the numbers that the documents print, and the equalities that
+//! they state.
 
 #[path = "../../../limpid/tests/library/common/mod.rs"]
 mod common;

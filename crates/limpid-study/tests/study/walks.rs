@@ -163,7 +163,8 @@ fn never_fails(walk: &str, options: &WalkOptions) -> (Vec<String>, Vec<Shown>) {
     (differences, shown)
 }
 
-/// Each walk on another walk's model: nothing fails, and every choice that differs is named with both values and the steps.
+/// Each walk on another walk's model: nothing fails, and every choice that differs is named with both values and the
+/// steps.
 #[test]
 fn other_models_say_what_differs() {
     let folder = Folder::new("walks");
@@ -329,7 +330,8 @@ fn a_printed_number_that_is_off_is_named() {
     }
 }
 
-/// Every error of the documents is said, each by its own document's walk at least once, and none that is not on the list.
+/// Every error of the documents is said, each by its own document's walk at least once, and none that is not on the
+/// list.
 #[test]
 fn every_erratum_is_said_where_it_stands() {
     let mut want = BTreeSet::new();
@@ -349,8 +351,8 @@ fn every_erratum_is_said_where_it_stands() {
     assert_eq!(said.difference(&want).collect::<Vec<_>>(), Vec::<&String>::new(), "not on the list");
 }
 
-/// docs/contract.md lists the documents' pictures, each with the words that mark it there: the walks have these and no others. The row of
-/// each says which plot or diagram draws it.
+/// docs/contract.md lists the documents' pictures, each with the words that mark it there: the walks have these and no
+/// others. The row of each says which plot or diagram draws it.
 #[test]
 fn every_picture_is_in_the_contract() {
     let page = &fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/contract.md")).unwrap();

@@ -37,7 +37,8 @@ impl Explainer<'_> {
             term(format!("dimension {i}"), left, Some(right))
         };
         let what = format!(
-            "How well the key of position {key} fits the query of position {query} in head {head}: their {} multiplied and added up.",
+            "How well the key of position {key} fits the query of position {query} in head {head}: their {} \
+             multiplied and added up.",
             plural(heads.d_head, "dimension")
         );
         Ok(Draft::new(what).part("query times key", (0..heads.d_head).map(one).collect()))
@@ -82,7 +83,8 @@ impl Explainer<'_> {
                 SumTerm { label: format!("key {j}"), left, right: None, value }
             };
             let what = format!(
-                "The log of the sum of the exponentials of the {} that position {query} sees in head {head}. The greatest score, {}, is subtracted from each and added again at the end.",
+                "The log of the sum of the exponentials of the {} that position {query} sees in head {head}. The \
+                 greatest score, {}, is subtracted from each and added again at the end.",
                 plural(seen.len(), "score"),
                 short(top)
             );
@@ -94,7 +96,8 @@ impl Explainer<'_> {
         let sum = self.trace.stored_row(&name, span.row + query)?[head];
         let sum = found(sum, Cell { name, at: vec![self.b, query, head] });
         let what = format!(
-            "How much position {query} takes from position {key} in head {head}: the share of its exponential among the {} that it sees.",
+            "How much position {query} takes from position {key} in head {head}: the share of its exponential among \
+             the {} that it sees.",
             plural(seen.len(), "key")
         );
         let draft = Draft::new(what).term("score", score, None);

@@ -1,8 +1,8 @@
 //! Interventions: a run whose activations are changed on the way (docs/interventions.md).
 //!
 //! [`Interventions`] are a list of [`Step`]s, built in Rust or read from JSON (`steps.rs`, `json.rs`), without a model.
-//! Resolved against a model they are [`ResolvedSteps`], and for a prompt [`PlacedSteps`] (`resolved.rs`); whoever resolves
-//! them runs the prompts that values come from. [`InterveningBackend`] wraps another backend and applies them
+//! Resolved against a model they are [`ResolvedSteps`], and for a prompt [`PlacedSteps`] (`resolved.rs`); whoever
+//! resolves them runs the prompts that values come from. [`InterveningBackend`] wraps another backend and applies them
 //! (`backend.rs`). Ops and kernels are unaware of it, and sequences without steps run unchanged beside the others in
 //! one batch.
 

@@ -1,5 +1,5 @@
-//! Steps resolved against a model: which op writes what they change, which columns, and what becomes of these; and placed
-//! in a prompt.
+//! Steps resolved against a model: which op writes what they change, which columns, and what becomes of these; and
+//! placed in a prompt.
 //!
 //! A [`ResolvedStep`] changes some columns of what one op writes, or attention weights, at some positions of a
 //! sequence. [`ResolvedSteps::on`] places a list of them in a prompt: it resolves the positions and checks that each
@@ -487,13 +487,13 @@ impl ResolvedStep {
         let (step, name) = (self.number, &self.name);
         let what = match rows.last() {
             Some(at) if at >= prompt => format!(
-                "`{name}` is patched at position {at} from a run of {}, and the prompt has {prompt}: what follows \
-                 the prompt has no counterpart, so give \"pos\": \"prompt\"",
+                "`{name}` is patched at position {at} from a run of {}, and the prompt has {prompt}: what follows the \
+                 prompt has no counterpart, so give \"pos\": \"prompt\"",
                 plural(tokens, "token")
             ),
             _ if tokens != prompt => format!(
-                "`{name}` is patched from a run of {}, and the prompt has {prompt}: give a source of \
-                 the same length, or `pos` and `from_pos`",
+                "`{name}` is patched from a run of {}, and the prompt has {prompt}: give a source of the same length, \
+                 or `pos` and `from_pos`",
                 plural(tokens, "token")
             ),
             _ => return Ok(()),

@@ -1,5 +1,5 @@
-//! Interventions as they are asked for: steps with names, numbers and prompts, not yet resolved against a model. JSON is
-//! their serde form.
+//! Interventions as they are asked for: steps with names, numbers and prompts, not yet resolved against a model. JSON
+//! is their serde form.
 
 use super::InterventionError;
 use serde::{Deserialize, Serialize, Serializer};

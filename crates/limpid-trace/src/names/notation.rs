@@ -1,7 +1,8 @@
 //! Notations: what the documents of docs/contract.md, llm.c and TransformerLens call tensors and axes.
 //!
-//! [`DOCUMENTS`] has the words of S1, S2 and S3, beside those of [`TABLE`]; [`LETTERS`] has the axes. A model may normalise
-//! elsewhere than a document does: a word then goes with what was computed, a sum or a norm, and not with its place.
+//! [`DOCUMENTS`] has the words of S1, S2 and S3, beside those of [`TABLE`]; [`LETTERS`] has the axes. A model may
+//! normalise elsewhere than a document does: a word then goes with what was computed, a sum or a norm, and not with its
+//! place.
 
 use super::{SUB, TABLE, digits, lookup, symbol_within};
 use limpid_core::config::{Activation, Axis, Config, Mask, NormPlace, Positions, QkNorm, axis};
@@ -27,11 +28,12 @@ axis! {
     }
 }
 
-/// Words of S1, S2 and S3 for limpid's names; empty where a document has none. `{}` is the block's number, from 1, which goes
-/// where the block is known; `{l}` and `{l-1}` stay.
+/// Words of S1, S2 and S3 for limpid's names; empty where a document has none. `{}` is the block's number, from 1,
+/// which goes where the block is known; `{l}` and `{l-1}` stay.
 #[rustfmt::skip]
 pub const DOCUMENTS: &[[&str; 4]] = &[
-    // name                                     S1                                       S2                            S3
+    // name                                     S1                                       S2
+    // S3
     ["input",                                  "input sequence batch",                  "x",                          "input"],
     ["hook_embed",                             "Input Embedding",                       "OneHot(x) W_e",              "tok_emb"],
     ["hook_pos_embed",                         "Position Embedding",                    "W_p",                        "pos_emb"],
@@ -84,8 +86,9 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
     ["unembed.bias",                           "nn.Linear(d_model, vocab_size) bias",   "",                           "linear layer bias"],
 ];
 
-/// Axes: limpid's name, which is TransformerLens's, and the letters of limpid, S0, S1, S2, S3 and llm.c; empty where one has
-/// none. [`Notation::letters`] has those of a model: `kv_head` and `d_v` where they differ from `head` and `d_head`.
+/// Axes: limpid's name, which is TransformerLens's, and the letters of limpid, S0, S1, S2, S3 and llm.c; empty where
+/// one has none. [`Notation::letters`] has those of a model: `kv_head` and `d_v` where they differ from `head` and
+/// `d_head`.
 #[rustfmt::skip]
 pub const LETTERS: &[[&str; 7]] = &[
     // axis        limpid  S0      S1                S2    S3            llm.c
@@ -131,8 +134,8 @@ impl Notation {
         if own.is_empty() { row[1] } else { own }
     }
 
-    /// The axes of a tensor or a parameter in letters, each of which is one size of the model: `B T C`. Columns that the field has no name
-    /// for are products and sums of such: `H·D` of the heads side by side, where that is not C.
+    /// The axes of a tensor or a parameter in letters, each of which is one size of the model: `B T C`. Columns that
+    /// the field has no name for are products and sums of such: `H·D` of the heads side by side, where that is not C.
     pub fn letters(self, name: &str, axes: &[&str], config: &Config) -> String {
         let name = name.strip_suffix(".grad").unwrap_or(name);
         let fewer = config.heads().n_kv_head != config.n_head && is_of_keys_or_values(name);
@@ -154,7 +157,8 @@ impl Notation {
         }
     }
 
-    /// Heads side by side, `heads` of them and `size` columns each: `C` where they are as wide as the stream, `H·D` where not.
+    /// Heads side by side, `heads` of them and `size` columns each: `C` where they are as wide as the stream, `H·D`
+    /// where not.
     pub fn joined(self, (heads, size): (&str, &str), columns: usize, config: &Config) -> String {
         if columns == config.d_model {
             return self.letter("d_model").into();
@@ -216,8 +220,8 @@ impl Notation {
     }
 }
 
-/// What a notation calls a tensor or a parameter by limpid's name: `wei` for `blocks.0.attn.hook_unscaled_scores` in S3. None where it
-/// has no word for it, or there is no such name.
+/// What a notation calls a tensor or a parameter by limpid's name: `wei` for `blocks.0.attn.hook_unscaled_scores` in
+/// S3. None where it has no word for it, or there is no such name.
 ///
 /// ```
 /// use limpid_core::config::Config;
@@ -293,7 +297,8 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
     })
 }
 
-/// What scores are divided by, as "Zero-to-Hero" writes it: `/√16`; nothing where they are not. None where something else is done to them.
+/// What scores are divided by, as "Zero-to-Hero" writes it: `/√16`; nothing where they are not. None where something
+/// else is done to them.
 fn scaled(config: &Config) -> Option<String> {
     let plain =
         config.attention_factor.is_none() && !config.attention_scale_by_layer && config.attention_softcap == 0.0;
@@ -330,8 +335,8 @@ fn is_of_keys_or_values(name: &str) -> bool {
     name.rsplit_once(".attn.").is_some_and(|(_, own)| OWN.contains(&own))
 }
 
-/// As [`called_within`], where the tensor is shown head by head: the context has other words then, `C` in "Notations" for a part of
-/// `C_concat`.
+/// As [`called_within`], where the tensor is shown head by head: the context has other words then, `C` in "Notations"
+/// for a part of `C_concat`.
 pub fn called_by_head(name: &str, config: &Config, notation: Notation, home: Option<usize>) -> Option<String> {
     let whole = called_within(name, config, notation, home)?;
     Some(match notation {
@@ -343,8 +348,9 @@ pub fn called_by_head(name: &str, config: &Config, notation: Notation, home: Opt
     })
 }
 
-/// Whether the word for a weight matrix means it as limpid stores it, (out, in), so that a product is with its transpose: llm.c's words do,
-/// S1's of `nn.Linear` (`x A₁ᵀ + b₁`), and limpid's own names, which stand where there is no word. Other words mean (in, out).
+/// Whether the word for a weight matrix means it as limpid stores it, (out, in), so that a product is with its
+/// transpose: llm.c's words do, S1's of `nn.Linear` (`x A₁ᵀ + b₁`), and limpid's own names, which stand where there is
+/// no word. Other words mean (in, out).
 pub fn is_stored(name: &str, config: &Config, notation: Notation) -> bool {
     match notation {
         _ if called(name, config, notation).is_none() => true,
@@ -354,8 +360,8 @@ pub fn is_stored(name: &str, config: &Config, notation: Notation) -> bool {
     }
 }
 
-/// The row of what a document computes where this model has `row`: S1 normalises after the sum, S3, llm.c and TransformerLens
-/// before the sub-layer, S2 has models of both kinds.
+/// The row of what a document computes where this model has `row`: S1 normalises after the sum, S3, llm.c and
+/// TransformerLens before the sub-layer, S2 has models of both kinds.
 fn computed_there(row: &'static str, place: NormPlace, notation: Notation) -> &'static str {
     let (mid, post) = ("blocks.{i}.hook_resid_mid", "blocks.{i}.hook_resid_post");
     let (first, second) = ("blocks.{i}.ln1.hook_out", "blocks.{i}.ln2.hook_out");

@@ -1,5 +1,5 @@
-//! The steps of a path in words: one or two sentences each, made from the numbers of the run. A number stands behind the name that it belongs
-//! to.
+//! The steps of a path in words: one or two sentences each, made from the numbers of the run. A number stands behind
+//! the name that it belongs to.
 
 use super::{LensWords, PathBar, PathStep, StepKind};
 use limpid_base::plural::plural;
@@ -36,7 +36,9 @@ impl PathStep {
     /// What there is to see, in words. `word` is a token as it is shown.
     pub fn sentence(&self, word: &dyn Fn(u32) -> String) -> String {
         if !self.value.is_finite() || self.bars.iter().any(|bar| !bar.value.is_finite()) {
-            return "Numbers of this run are NaN or infinite, so nothing adds up: the weights are damaged or too large.".into();
+            return "Numbers of this run are NaN or infinite, so nothing adds up: the weights are damaged or too \
+                    large."
+                .into();
         }
         let here = word(self.token);
         let wrote = || list(&self.named(|bar| format!("{} {}", bar.name, signed(bar.value))));
@@ -86,7 +88,8 @@ impl PathStep {
                 let after = self.after.map_or(String::new(), |v| format!("{gives} {}{with}", signed(v.into())));
                 let words = self.in_words(word, "what it writes");
                 format!(
-                    "At {here}, {} went into {into} {unit} of L{block} MLP{after}.{words} What went in was written by {}{}.",
+                    "At {here}, {} went into {into} {unit} of L{block} MLP{after}.{words} What went in was written by \
+                     {}{}.",
                     signed(self.value),
                     wrote(),
                     self.others()
@@ -104,7 +107,8 @@ impl PathStep {
             StepKind::Word => {
                 let place = self.position;
                 format!(
-                    "The word {here} itself, at position {place}, wrote {}{}: its row of the token table. The path ends here.",
+                    "The word {here} itself, at position {place}, wrote {}{}: its row of the token table. The path \
+                     ends here.",
                     signed(self.value),
                     self.aim(word)
                 )

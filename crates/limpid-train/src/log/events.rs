@@ -1,8 +1,10 @@
-//! The file that TensorBoard reads. It holds records, each a protocol buffer `Event` with the scalars or the text of a step.
+//! The file that TensorBoard reads. It holds records, each a protocol buffer `Event` with the scalars or the text of a
+//! step.
 //!
-//! A record is the event's length (8 bytes), the masked CRC-32C of the length, the event, and the masked CRC-32C of the event
-//! (tensorflow/core/lib/io/record_writer.h). An event has few fields (tensorflow/core/util/event.proto, summary.proto), so they are
-//! written here by hand: a key is the field's number and wire type; a text or message is its length, then its bytes.
+//! A record is the event's length (8 bytes), the masked CRC-32C of the length, the event, and the masked CRC-32C of the
+//! event (tensorflow/core/lib/io/record_writer.h). An event has few fields (tensorflow/core/util/event.proto,
+//! summary.proto), so they are written here by hand: a key is the field's number and wire type; a text or message is
+//! its length, then its bytes.
 
 use super::{Speed, numbers};
 use crc::{CRC_32_ISCSI, Crc};
@@ -84,7 +86,8 @@ fn tag(name: &str) -> String {
     }
 }
 
-/// A `Summary.Value` for the text plugin: a tensor of one string. The text is indented, because Markdown shows indented text unchanged.
+/// A `Summary.Value` for the text plugin: a tensor of one string. The text is indented, because Markdown shows indented
+/// text unchanged.
 fn text_value(tag: &str, text: &str) -> Vec<u8> {
     const DT_STRING: u64 = 7;
     let lines: String = text.lines().map(|line| format!("    {line}\n")).collect();

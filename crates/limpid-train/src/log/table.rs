@@ -1,4 +1,5 @@
-//! `metrics.csv`: a row for each step, a column for every number except those of layers. A cell is empty if its step has no such number.
+//! `metrics.csv`: a row for each step, a column for every number except those of layers. A cell is empty if its step
+//! has no such number.
 
 use super::{numbers, read};
 use limpid_base::files::OutputFile;

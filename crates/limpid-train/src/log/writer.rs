@@ -1,4 +1,5 @@
-//! [`Log`] writes `metrics.jsonl`, and the two files derived from it. The derived files are rebuilt whenever a folder is opened.
+//! [`Log`] writes `metrics.jsonl`, and the two files derived from it. The derived files are rebuilt whenever a folder
+//! is opened.
 
 use super::events::Events;
 use super::table::Table;
@@ -45,8 +46,8 @@ pub struct Mark {
 }
 
 impl Log {
-    /// Opens a folder's log at `mark`. The lines after the mark are dropped when the next line is written. Without a mark, begins a new
-    /// log.
+    /// Opens a folder's log at `mark`. The lines after the mark are dropped when the next line is written. Without a
+    /// mark, begins a new log.
     ///
     /// # Errors
     /// If the lines before the mark have changed, or the file system fails.
@@ -154,7 +155,8 @@ impl Log {
         self.fault.take()
     }
 
-    /// Rebuilds metrics.csv and the events if they are not up to date. If somebody removed metrics.jsonl, it is put back first.
+    /// Rebuilds metrics.csv and the events if they are not up to date. If somebody removed metrics.jsonl, it is put
+    /// back first.
     ///
     /// # Errors
     /// If a file cannot be written; the next call tries again.
@@ -264,8 +266,8 @@ mod tests {
         let (table, events) = derived(&folder);
         assert_eq!(
             table,
-            "step,train_loss,val_loss,grad_norm,learning_rate,tokens,seconds,val_tokens\n\
-             1,1,,0.5,0.001,10,0.5,\n2,0.5,0.75,0.5,0.001,20,1,7\n3,0.3333333333333333,,0.5,0.001,30,1.5,\n"
+            "step,train_loss,val_loss,grad_norm,learning_rate,tokens,seconds,val_tokens\n1,1,,0.5,0.001,10,0.5,\n2,0.\
+             5,0.75,0.5,0.001,20,1,7\n3,0.3333333333333333,,0.5,0.001,30,1.5,\n"
         );
         assert!(events.windows(15).any(|w| w == b"grad_norm/embed"));
         let mark = log.mark().unwrap();

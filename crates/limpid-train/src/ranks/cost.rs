@@ -1,14 +1,14 @@
-//! The cost of training one model with several processes: memory, bytes, and seconds on a network between machines. This is a model on
-//! paper, for `limpid plan --ranks`; `team` does what is counted here. A step takes
+//! The cost of training one model with several processes: memory, bytes, and seconds on a network between machines.
+//! This is a model on paper, for `limpid plan --ranks`; `team` does what is counted here. A step takes
 //!
 //!   seconds(n) = gradients / n + update share(n) + network(n) - hidden(n)
 //!   network(n) = 2 (alpha log2 n + (n - 1) share(n) 4 bytes / beta)
 //!
-//! where share(n) is what the process with the most parameters updates (`shards`). The gradients are sent and the parameters come back,
-//! which is twice the same amount. Gradients are sent while the backward pass of a process's last micro-batch still runs, except for the
-//! late ones, which are final when it ends (the embedding's). Parameters are received while the forward pass of its first micro-batch runs,
-//! except for the same ones, which it reads first. hidden(n) is what fits into these passes. A backward pass takes twice as long as a
-//! forward pass.
+//! where share(n) is what the process with the most parameters updates (`shards`). The gradients are sent and the
+//! parameters come back, which is twice the same amount. Gradients are sent while the backward pass of a process's last
+//! micro-batch still runs, except for the late ones, which are final when it ends (the embedding's). Parameters are
+//! received while the forward pass of its first micro-batch runs, except for the same ones, which it reads first.
+//! hidden(n) is what fits into these passes. A backward pass takes twice as long as a forward pass.
 
 use super::shards::{BLOCK, Uses};
 use super::team::AWAY;
@@ -136,7 +136,8 @@ impl SharedStep {
         self.among(1, network).seconds() / self.among(n, network).seconds() / n as f64
     }
 
-    /// The number of processes beyond which doubling it gains less than a factor of 1.3 in speed; at most the number of micro-batches.
+    /// The number of processes beyond which doubling it gains less than a factor of 1.3 in speed; at most the number of
+    /// micro-batches.
     pub fn worth(&self, network: Network) -> usize {
         let seconds = |n| self.among(n, network).seconds();
         let all = if self.micros.is_power_of_two() { self.micros } else { 1 };
@@ -155,8 +156,8 @@ mod tests {
         assert!((found / wanted - 1.0).abs() < 1e-9, "{found}, not {wanted}");
     }
 
-    /// GPT-2 with 124,439,808 parameters, 16 micro-batches of 1 s each and an update of 0.1 s, by hand. Its embeddings are
-    /// (50,257 + 1,024) 768 = 39,383,808 of them.
+    /// GPT-2 with 124,439,808 parameters, 16 micro-batches of 1 s each and an update of 0.1 s, by hand. Its embeddings
+    /// are (50,257 + 1,024) 768 = 39,383,808 of them.
     #[test]
     fn the_cost_is_that_of_a_hand_computation() {
         let config = Config::preset("gpt2").unwrap();
@@ -177,7 +178,8 @@ mod tests {
         near(eight.hidden, 1.0);
         // 16.1 / (2.0125 + 6.4454167...) / 8 = 0.2379...
         near(gpt2.efficiency(8, Network::Gigabit1), 16.1 / 8.457_916_717_948_718 / 8.0);
-        // a tenth: 0.372405835897436 a way, of which 85,056,000 / 124,439,808 = 0.683511172... may hide: 0.254544... fits into both
+        // a tenth: 0.372405835897436 a way, of which 85,056,000 / 124,439,808 = 0.683511172... may hide: 0.254544...
+        // fits into both
         let ten = gpt2.among(8, Network::Gigabit10);
         near(ten.network, 0.744_811_671_794_871_8);
         near(ten.hidden, 0.744_811_671_794_871_8 * 85_056_000.0 / 124_439_808.0);

@@ -1,5 +1,5 @@
-//! A thread that exchanges blocks with the other processes while this process computes. It also adds up the blocks of gradients that it
-//! receives, so a block arrives as a sum.
+//! A thread that exchanges blocks with the other processes while this process computes. It also adds up the blocks of
+//! gradients that it receives, so a block arrives as a sum.
 
 use super::{Ranks, RanksError, Result};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -37,8 +37,8 @@ pub struct Courier {
     seconds: (f64, f64),
 }
 
-/// Locks the connection to the other processes. Only one thread uses it at a time, because all processes must make the same calls in the
-/// same order.
+/// Locks the connection to the other processes. Only one thread uses it at a time, because all processes must make the
+/// same calls in the same order.
 fn reach(ranks: &Mutex<Box<dyn Ranks>>) -> MutexGuard<'_, Box<dyn Ranks>> {
     ranks.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -139,8 +139,8 @@ fn exchange(ranks: &mut dyn Ranks, kind: TransferKind, parcel: &mut Parcel) -> R
     }
 }
 
-/// Adds up blocks of `k` numbers into the first block. Neighbours are added first: ((0 + 1) + (2 + 3)). The number of blocks is a power of
-/// two.
+/// Adds up blocks of `k` numbers into the first block. Neighbours are added first: ((0 + 1) + (2 + 3)). The number of
+/// blocks is a power of two.
 pub fn tree<T: Copy + std::ops::AddAssign>(blocks: &mut [T], k: usize) {
     let mut gap = k;
     while gap < blocks.len() {

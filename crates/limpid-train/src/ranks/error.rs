@@ -25,8 +25,7 @@ pub enum RanksError {
     #[error(
         "{processes} processes share a step's {micros} micro-batches: both must be powers of two, with at least as \
          many micro-batches as processes. {accumulate} of {batch_size} sequences make a step of about the same size, \
-         or \
-         start {fewer} processes"
+         or start {fewer} processes"
     )]
     Micros {
         /// n.
@@ -43,8 +42,7 @@ pub enum RanksError {
     /// A process was started with something else.
     #[error(
         "process {rank} trains something different from process 0: its {what} is {found}, but process 0 has \
-         {expected}. Start all with \
-         the same program, settings and texts"
+         {expected}. Start all with the same program, settings and texts"
     )]
     Differs {
         /// The process.

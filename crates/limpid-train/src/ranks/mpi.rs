@@ -1,5 +1,5 @@
-//! Ranks of MPI: started by `mpirun`, `srun` or whatever else starts MPI's programs, and joined by Open MPI, MPICH or another
-//! implementation.
+//! Ranks of MPI: started by `mpirun`, `srun` or whatever else starts MPI's programs, and joined by Open MPI, MPICH or
+//! another implementation.
 
 use super::{Ranks, RanksError, Result};
 use mpi::Threading;
@@ -10,8 +10,8 @@ use mpi::traits::{CommunicatorCollectives, Destination, Root, Source};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What keeps this process in MPI. It is not given up where an error is on its way: a process that ends without having left
-/// ends the others, and none waits for it in vain. Only the holder of this lock calls MPI: one thread at a time.
+/// What keeps this process in MPI. It is not given up where an error is on its way: a process that ends without having
+/// left ends the others, and none waits for it in vain. Only the holder of this lock calls MPI: one thread at a time.
 static JOINED: Mutex<Option<Universe>> = Mutex::new(None);
 
 /// The only one that may call MPI.
@@ -25,15 +25,15 @@ const BROUGHT: i32 = 32_767;
 /// How long a process may take to end the others, before it just ends.
 const LAST: Duration = Duration::from_secs(5);
 
-/// How long a process that waits keeps asking without a pause. What arrives at once is taken at once; what takes longer leaves
-/// the processor to those that compute.
+/// How long a process that waits keeps asking without a pause. What arrives at once is taken at once; what takes longer
+/// leaves the processor to those that compute.
 const EAGER: Duration = Duration::from_micros(200);
 
 /// The pause between two rounds of questions then.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// What a round may add to the time waited. A longer one means that this process was stopped itself (by a signal, or a laptop's lid), and
-/// that says nothing about the others.
+/// What a round may add to the time waited. A longer one means that this process was stopped itself (by a signal, or a
+/// laptop's lid), and that says nothing about the others.
 const AWAKE: Duration = Duration::from_secs(1);
 
 /// Questions in a round: to each, MPI moves what has come since the last (over TCP, a fragment).
@@ -56,10 +56,12 @@ fn world() -> SimpleCommunicator {
 }
 
 impl MpiRanks {
-    /// Joins the others; `None` if this process has joined before. Whoever joins says [`leave`] when all is well, or [`abort`].
+    /// Joins the others; `None` if this process has joined before. Whoever joins says [`leave`] when all is well, or
+    /// [`abort`].
     ///
-    /// MPI does not tell of a process that is stopped, or of a network that is down. So a process that has waited for `limit`, awake,
-    /// ends by `lost`, with [`RanksError::Silent`]; what was sent is still MPI's, so there is no way back.
+    /// MPI does not tell of a process that is stopped, or of a network that is down. So a process that has waited for
+    /// `limit`, awake, ends by `lost`, with [`RanksError::Silent`]; what was sent is still MPI's, so there is no way
+    /// back.
     ///
     /// # Errors
     /// If this MPI lets only one thread call it.

@@ -1,9 +1,10 @@
-//! Which process updates which parameters, and what is sent together. Parameters are dealt out in units: parts of the gradient's norm, or
-//! whole matrices if the optimizer needs them whole. So every process keeps moments for its own units only, and sums that an update adds in
-//! a fixed order (the norm, what it did to a layer) have the same summands for any number of processes.
+//! Which process updates which parameters, and what is sent together. Parameters are dealt out in units: parts of the
+//! gradient's norm, or whole matrices if the optimizer needs them whole. So every process keeps moments for its own
+//! units only, and sums that an update adds in a fixed order (the norm, what it did to a layer) have the same summands
+//! for any number of processes.
 //!
-//! Data is sent in blocks ([`Block`]), beginning with the gradients that are final first. So a block is on its way while the rest of the
-//! backward pass runs, and its parameters come back while the forward pass of the next step runs.
+//! Data is sent in blocks ([`Block`]), beginning with the gradients that are final first. So a block is on its way
+//! while the rest of the backward pass runs, and its parameters come back while the forward pass of the next step runs.
 
 use limpid_core::model::Model;
 use limpid_core::ops::Op;
@@ -152,8 +153,8 @@ impl Shards {
     }
 }
 
-/// Puts units into blocks, in their order. Each time it takes enough units for one block with about equal shares for all processes, and
-/// cuts them up if they are more than one block.
+/// Puts units into blocks, in their order. Each time it takes enough units for one block with about equal shares for
+/// all processes, and cuts them up if they are more than one block.
 fn blocks(units: &[&ShardUnit], uses: &Uses, size: usize) -> Vec<Block> {
     let (mut blocks, mut from) = (vec![], 0);
     while from < units.len() {
@@ -254,8 +255,8 @@ mod tests {
         }
     }
 
-    /// A model large enough for several blocks: each goes out when nothing is added to it any more, and comes back before it is
-    /// read; neighbours in the order of the backward pass go together.
+    /// A model large enough for several blocks: each goes out when nothing is added to it any more, and comes back
+    /// before it is read; neighbours in the order of the backward pass go together.
     #[test]
     fn a_block_goes_out_when_it_is_final_and_comes_back_before_it_is_read() {
         for shared_blocks in [false, true] {

@@ -1,8 +1,9 @@
-//! What the processes that train one model do together. They add up gradients, each updates its own parameters and sends them to the
-//! others, and process 0 collects what is saved. Sums are added in a fixed order, so the bits are those of one process.
+//! What the processes that train one model do together. They add up gradients, each updates its own parameters and
+//! sends them to the others, and process 0 collects what is saved. Sums are added in a fixed order, so the bits are
+//! those of one process.
 //!
-//! Gradients are sent block by block as the backward pass computes them, and parameters are received block by block as the next forward
-//! pass reads them ([`Team::carry`]). In between, the processes compute.
+//! Gradients are sent block by block as the backward pass computes them, and parameters are received block by block as
+//! the next forward pass reads them ([`Team::carry`]). In between, the processes compute.
 
 use super::courier::{Courier, Parcel, TransferKind, tree};
 use super::shards::{BLOCK, Block, Shards, Uses};
@@ -126,9 +127,9 @@ impl Team {
         rank * micros / size..(rank + 1) * micros / size
     }
 
-    /// The places in a step where blocks are sent or needed, in order, each with the number of blocks up to there. For gradients these are
-    /// entries of the backward pass, after which the blocks are final; for parameters, ops of the forward pass, before which the blocks must
-    /// have arrived.
+    /// The places in a step where blocks are sent or needed, in order, each with the number of blocks up to there. For
+    /// gradients these are entries of the backward pass, after which the blocks are final; for parameters, ops of the
+    /// forward pass, before which the blocks must have arrived.
     pub fn stops(&self, kind: TransferKind) -> Vec<(usize, usize)> {
         let places: Vec<usize> = match kind {
             TransferKind::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
@@ -158,9 +159,9 @@ impl Team {
         Ok(())
     }
 
-    /// Sends the blocks before `ready`, as many as may be on their way at once, and unpacks those that have arrived. Waits until the blocks
-    /// before `needed` have arrived. Each process then has the sums of the gradients that it updates, added in the tree of micro-batches,
-    /// or all parameters.
+    /// Sends the blocks before `ready`, as many as may be on their way at once, and unpacks those that have arrived.
+    /// Waits until the blocks before `needed` have arrived. Each process then has the sums of the gradients that it
+    /// updates, added in the tree of micro-batches, or all parameters.
     pub fn carry(&mut self, backend: &mut dyn Backend, ready: usize, needed: usize) -> Result<(), TrainError> {
         let began = Instant::now();
         if let Some(mut courier) = self.courier.take() {
@@ -283,8 +284,8 @@ impl Team {
         self.carry(backend, self.blocks(), self.blocks())
     }
 
-    /// Cuts what is to be measured at the borders of units, so that sums have the same summands for any number of processes. Each piece
-    /// comes with the process that updates it.
+    /// Cuts what is to be measured at the borders of units, so that sums have the same summands for any number of
+    /// processes. Each piece comes with the process that updates it.
     pub fn cut(&self, watch: &[Change]) -> Vec<(Change, usize)> {
         let pieces = watch.iter().flat_map(|change| self.shards.pieces(&change.range));
         pieces.map(|(range, owner)| (Change::new(range), owner)).collect()
@@ -391,9 +392,9 @@ impl Team {
         })
     }
 
-    /// Collects, in process 0, values of a memory that each process holds for its own parameters (moments, average); the others
-    /// [`Team::give`]. Each process sends what it holds and nothing else, one block for each order. So no process waits long for the next
-    /// order, and only a process that is stuck times out.
+    /// Collects, in process 0, values of a memory that each process holds for its own parameters (moments, average);
+    /// the others [`Team::give`]. Each process sends what it holds and nothing else, one block for each order. So no
+    /// process waits long for the next order, and only a process that is stuck times out.
     pub fn collect(&mut self, backend: &dyn Backend, region: Region) -> Result<Vec<f32>, TrainError> {
         let mut values = vec![0.0; region.len()];
         for (at, part) in (region.at..).step_by(BLOCK).zip(values.chunks_mut(BLOCK)) {

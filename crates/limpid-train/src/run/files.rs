@@ -1,5 +1,5 @@
-//! What a run writes into its folder, and what it does if a file cannot be written: training continues, the error is reported once, and
-//! the next save tries again.
+//! What a run writes into its folder, and what it does if a file cannot be written: training continues, the error is
+//! reported once, and the next save tries again.
 
 use super::state::{back_path, checksum, kept_path, kept_steps, lock, lock_path, state_path};
 use super::{Control, ROLLBACKS, Run, Tell, TrainEvent};
@@ -88,7 +88,8 @@ impl Run<'_> {
         }
     }
 
-    /// Checks that the folder is still this run's before anything is written there, and puts back files that were removed from it.
+    /// Checks that the folder is still this run's before anything is written there, and puts back files that were
+    /// removed from it.
     ///
     /// # Errors
     /// [`TrainError::FolderGone`] if it was moved away or removed as a whole.
@@ -161,8 +162,8 @@ impl Run<'_> {
         self.report_written(&folder.join("metrics.csv"), derived, tell);
     }
 
-    /// Writes a report of the next step's batch, as text. Returns the file's name. Of several processes, process 0 writes it and the
-    /// others wait, because the next thing that they may do is to end.
+    /// Writes a report of the next step's batch, as text. Returns the file's name. Of several processes, process 0
+    /// writes it and the others wait, because the next thing that they may do is to end.
     pub(super) fn record_batch(&mut self, batches: &Batches, error: &TrainError, tell: Tell) -> Result<String> {
         let steepest = divergence::steepest(&self.trainer)?;
         let name = match self.folder.clone() {
@@ -242,7 +243,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Saves the state, and reports what cannot be written. `due` says that it is a regular save. Returns whether to stop.
+    /// Saves the state, and reports what cannot be written. `due` says that it is a regular save. Returns whether to
+    /// stop.
     pub(super) fn try_save(&mut self, due: bool, tell: Tell) -> Result<bool> {
         self.trainer.settle()?;
         let Some(folder) = self.folder.clone() else {
@@ -296,7 +298,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Keeps the state that was just written at `path` besides the last one, and removes the oldest if too many are kept.
+    /// Keeps the state that was just written at `path` besides the last one, and removes the oldest if too many are
+    /// kept.
     fn keep_state(&self, folder: &Path, path: &Path) -> Result<(), CheckpointError> {
         if self.options.keep == 0 {
             return Ok(());
@@ -340,7 +343,8 @@ fn with_weights<T>(trainer: &mut Trainer, weights: &Weights, f: impl FnOnce(&mut
     trainer.with_others(|t| weights.iter().try_for_each(|(region, values)| t.backend.write(*region, values)), f)
 }
 
-/// Separates errors of the disk, which are reported and tried again, from those of the backend or of other processes, which end the run.
+/// Separates errors of the disk, which are reported and tried again, from those of the backend or of other processes,
+/// which end the run.
 fn errors_of_disk(done: Result<()>) -> Result<Result<()>> {
     match done {
         Err(error @ (TrainError::Backend(_) | TrainError::Ranks(_))) => Err(error),

@@ -1,5 +1,6 @@
-//! Who looks at a run between its steps. An [`Observer`] sees the weights after an update and changes nothing; what it keeps follows the
-//! run when it is resumed or rolls back. The run knows when to ask it and where its file is; what it looks at is its own affair.
+//! Who looks at a run between its steps. An [`Observer`] sees the weights after an update and changes nothing; what it
+//! keeps follows the run when it is resumed or rolls back. The run knows when to ask it and where its file is; what it
+//! looks at is its own affair.
 
 use super::{Run, Tell, TrainEvent};
 use crate::error::{Result, TrainError};
@@ -12,11 +13,11 @@ use std::path::Path;
 pub trait Observer: Send {
     /// Its file.
     fn path(&self) -> &Path;
-    /// Whether it looks after this step. A function of the step alone, so that all processes agree and a resumed run looks where the
-    /// first one would have.
+    /// Whether it looks after this step. A function of the step alone, so that all processes agree and a resumed run
+    /// looks where the first one would have.
     fn is_due(&self, step: u64) -> bool;
-    /// Looks at the weights after [`Trainer::step`] steps and `tokens` tokens, unless it has done so. It may run other models on them
-    /// ([`limpid_core::backend::Backend::share`]) and must leave them as they are.
+    /// Looks at the weights after [`Trainer::step`] steps and `tokens` tokens, unless it has done so. It may run other
+    /// models on them ([`limpid_core::backend::Backend::share`]) and must leave them as they are.
     ///
     /// # Errors
     /// If it sees nothing. Training continues.
@@ -68,8 +69,8 @@ impl Run<'_> {
         }
     }
 
-    /// Has the observer drop what it saw after `step`. What is then missing of the `expected` looks that its file had is told when the run
-    /// goes on.
+    /// Has the observer drop what it saw after `step`. What is then missing of the `expected` looks that its file had
+    /// is told when the run goes on.
     pub(super) fn rewind_observed(&mut self, step: u64, expected: Option<u64>) -> Result<()> {
         let Some(observer) = self.observer.as_mut().filter(|_| self.folder.is_some()) else { return Ok(()) };
         observer.rewind(step).map_err(TrainError::Observer)?;

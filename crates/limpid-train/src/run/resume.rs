@@ -1,4 +1,5 @@
-//! Going on from a saved state: when a run is resumed, when other processes join it, and when it rolls back after a loss spike.
+//! Going on from a saved state: when a run is resumed, when other processes join it, and when it rolls back after a
+//! loss spike.
 
 use super::state::{
     Given, Resumable, State, back_path, lock, read_facts, read_state, state_file, state_path, unreadable,
@@ -22,8 +23,8 @@ impl Run<'_> {
         state_path(folder).exists()
     }
 
-    /// The settings of a folder's last state, or of the one kept after step `from`; those that were changed when the run was resumed, as
-    /// changed. None if there is no such state.
+    /// The settings of a folder's last state, or of the one kept after step `from`; those that were changed when the
+    /// run was resumed, as changed. None if there is no such state.
     ///
     /// # Errors
     /// Names the state, if it is damaged or has another format.
@@ -37,8 +38,8 @@ impl Run<'_> {
         Ok(Some(settings))
     }
 
-    /// Locks a folder and opens its last state, or the one kept after step `from`. Checks that the files that a resumed run reads are as
-    /// the run wrote them, before any of them is used.
+    /// Locks a folder and opens its last state, or the one kept after step `from`. Checks that the files that a resumed
+    /// run reads are as the run wrote them, before any of them is used.
     ///
     /// # Errors
     /// If another process trains there. Names the state, or the first file that has changed.
@@ -54,8 +55,9 @@ impl Run<'_> {
     /// Resumes from the folder's last state, or from the one kept after step `from`. Returns the number of steps done.
     ///
     /// # Errors
-    /// If another process trains there; if the state is of another model, recipe, text, tokenizer or precision (the error says what may
-    /// differ); if a file whose checksum it holds has changed; or if it is damaged or has another format.
+    /// If another process trains there; if the state is of another model, recipe, text, tokenizer or precision (the
+    /// error says what may differ); if a file whose checksum it holds has changed; or if it is damaged or has another
+    /// format.
     pub fn resume(&mut self, from: Option<u64>) -> Result<u64> {
         match &self.folder {
             Some(folder) => self.resume_from(Run::check(folder, from)?),
@@ -63,11 +65,13 @@ impl Run<'_> {
         }
     }
 
-    /// Resumes from a state of this run's folder. Returns the number of steps done. An earlier state becomes the last one in one step,
-    /// before anything else in the folder changes; the log and the kept weights can then be seen to be later than the state.
+    /// Resumes from a state of this run's folder. Returns the number of steps done. An earlier state becomes the last
+    /// one in one step, before anything else in the folder changes; the log and the kept weights can then be seen to be
+    /// later than the state.
     ///
     /// # Errors
-    /// If the state is of another model, recipe, text, tokenizer or precision, or the weights kept beside it have changed.
+    /// If the state is of another model, recipe, text, tokenizer or precision, or the weights kept beside it have
+    /// changed.
     pub fn resume_from(&mut self, Resumable { path, state, store, lock }: Resumable) -> Result<u64> {
         self.check_team()?;
         let Some(folder) = self.folder.clone() else { return Ok(0) };
@@ -122,8 +126,9 @@ impl Run<'_> {
         Ok(self.state.step)
     }
 
-    /// Takes a state. Of several processes, process 0 has it and gives it to the others. If the folder's weights (`kept` is their
-    /// checksum) were kept after that state, the next evaluation counts as the best: it is the one that kept them, or a better one.
+    /// Takes a state. Of several processes, process 0 has it and gives it to the others. If the folder's weights
+    /// (`kept` is their checksum) were kept after that state, the next evaluation counts as the best: it is the one
+    /// that kept them, or a better one.
     fn share(&mut self, found: Option<(State, Store)>, kept: Option<String>) -> Result<()> {
         let (mut state, store) = found.unzip();
         if let Some(state) = state.as_mut().filter(|state| state.weights != kept) {

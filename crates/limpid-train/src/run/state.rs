@@ -14,8 +14,8 @@ use std::fs::{self, TryLockError};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The state's format. Format 1 had no checksums; in format 2 gradients of micro-batches were added one after the other; in format 3 a
-/// window of a masked model could have no masked token.
+/// The state's format. Format 1 had no checksums; in format 2 gradients of micro-batches were added one after the
+/// other; in format 3 a window of a masked model could have no masked token.
 pub(super) const FORMAT: u32 = 4;
 
 /// The most bytes of a file that a run begins with: a tokenizer's may be some megabytes.
@@ -91,15 +91,15 @@ impl State {
             let path = folder.join(name);
             if checksum(&at(&path, files::read_small(&path, LONGEST))?) != *was {
                 let what = "it is not what this run wrote when it began: it was changed or damaged. To change a \
-                    setting that may differ, give it when you resume";
+                            setting that may differ, give it when you resume";
                 return Err(CheckpointError::Format { path, what: what.into() }.into());
             }
         }
         Ok(())
     }
 
-    /// What differs between this state and a run that is to resume from it: its recipe, its model's configuration as the folder has it,
-    /// and its data.
+    /// What differs between this state and a run that is to resume from it: its recipe, its model's configuration as
+    /// the folder has it, and its data.
     pub fn differences(&self, folder: &Path, recipe: &Recipe, config: &str, given: &Given) -> Vec<String> {
         let was = longer(self.chosen.recipe, recipe, self.step);
         let mut differing = differing_settings(&was, recipe);
@@ -129,7 +129,8 @@ impl Given {
     }
 }
 
-/// The recipe of a state after `step` steps. If the steps done are the same with the number of steps of `is`, it gets that number.
+/// The recipe of a state after `step` steps. If the steps done are the same with the number of steps of `is`, it gets
+/// that number.
 fn longer(was: Recipe, is: &Recipe, step: u64) -> Recipe {
     // another number of steps changes the rates of the steps already done, unless those are constant
     let steps = Recipe { steps: is.steps, ..was };

@@ -1,12 +1,12 @@
-//! The losses of a step's micro-batches. Each is requested when its micro-batch has run and fetched later, so that a device need not
-//! wait. They are added up as the gradients are, in a binary tree.
+//! The losses of a step's micro-batches. Each is requested when its micro-batch has run and fetched later, so that a
+//! device need not wait. They are added up as the gradients are, in a binary tree.
 
 use limpid_core::backend::{self, Backend, Ticket};
 use limpid_core::ops::Region;
 use std::collections::VecDeque;
 
-/// The most micro-batches whose losses are requested and not fetched. More would keep no device busier, and a backend may hold the
-/// losses of each in memory.
+/// The most micro-batches whose losses are requested and not fetched. More would keep no device busier, and a backend
+/// may hold the losses of each in memory.
 const IN_FLIGHT: usize = 4;
 
 /// The losses of micro-batches, in their order.
@@ -42,7 +42,8 @@ impl MicroLosses {
         }
     }
 
-    /// The sum of the first `micros` micro-batches' losses, in their order, without taking them; NaN if one could not be fetched.
+    /// The sum of the first `micros` micro-batches' losses, in their order, without taking them; NaN if one could not
+    /// be fetched.
     pub fn sum_of_first(&self, micros: usize) -> f64 {
         self.sums[..micros].iter().map(|sum| sum.as_ref().copied().unwrap_or(f64::NAN)).sum()
     }
@@ -80,7 +81,8 @@ impl MicroLosses {
     }
 }
 
-/// How many sums that were set aside are added to the micro-batch at this place: as in a binary counter, one for each carry.
+/// How many sums that were set aside are added to the micro-batch at this place: as in a binary counter, one for each
+/// carry.
 pub(super) fn sums_to_add(place: u64, last: bool) -> u32 {
     if last { place.count_ones() } else { place.trailing_ones() }
 }

@@ -1,5 +1,5 @@
-//! Work that an error may interrupt, and that is finished before anything else begins: taking the report of an update, moving the
-//! average, and putting weights back where others lay in their place.
+//! Work that an error may interrupt, and that is finished before anything else begins: taking the report of an update,
+//! moving the average, and putting weights back where others lay in their place.
 
 use super::{Gradients, Trainer, Weights};
 use crate::error::{Result, TrainError};
@@ -22,7 +22,8 @@ pub(super) enum Unfinished {
 }
 
 impl Trainer {
-    /// Finishes what is unfinished. The backend's memories are then those after [`Trainer::steps_done`] steps, in every process.
+    /// Finishes what is unfinished. The backend's memories are then those after [`Trainer::steps_done`] steps, in every
+    /// process.
     pub(crate) fn settle(&mut self) -> Result<()> {
         // any other error of the next step is reported when that step is done
         if let Err(error @ TrainError::Backend(BackendError::Lost { .. })) = self.drop_ahead() {
@@ -127,8 +128,8 @@ impl Trainer {
         self.team.spread(&mut *self.backend)
     }
 
-    /// The stretches of parameters that this process updates. Each is swapped with its average on its own, which bounds the memory that
-    /// swapping takes.
+    /// The stretches of parameters that this process updates. Each is swapped with its average on its own, which bounds
+    /// the memory that swapping takes.
     fn own_pieces(&self) -> Vec<Range<usize>> {
         self.trained().flat_map(|param| self.team.own_of(param.region.range())).collect()
     }

@@ -1,5 +1,5 @@
-//! What resuming needs, to and from a file: weights, moments, the average and the number of steps done. Of several processes, process 0
-//! alone has files; the others give it their parts of the moments, and receive theirs from it.
+//! What resuming needs, to and from a file: weights, moments, the average and the number of steps done. Of several
+//! processes, process 0 alone has files; the others give it their parts of the moments, and receive theirs from it.
 
 use super::{Gradients, Trainer};
 use crate::error::{Result, TrainError};
@@ -55,8 +55,8 @@ impl Trainer {
         }
     }
 
-    /// Takes weights, moments and average from a state file, as they were after `step` steps. Of several processes, process 0 has the
-    /// file.
+    /// Takes weights, moments and average from a state file, as they were after `step` steps. Of several processes,
+    /// process 0 has the file.
     ///
     /// # Errors
     /// If a tensor is missing or has another shape, or the backend fails.
@@ -78,7 +78,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Takes a memory from process 0's state file: parameters whole, and of moments and average what this process updates.
+    /// Takes a memory from process 0's state file: parameters whole, and of moments and average what this process
+    /// updates.
     fn receive(&mut self, state: Option<&Store>, prefix: &str, space: MemorySpace) -> Result<()> {
         let saved = state.map(|state| limpid_checkpoint::state_values(state, &self.model, prefix, space));
         for param in limpid_checkpoint::saved_params(&self.model, space) {

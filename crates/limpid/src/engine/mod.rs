@@ -1,5 +1,5 @@
-//! Many requests on one model, side by side: [`Engine`]. Everything that generates or scores uses it: a program with one
-//! prompt, `limpid generate`, a server with many clients.
+//! Many requests on one model, side by side: [`Engine`]. Everything that generates or scores uses it: a program with
+//! one prompt, `limpid generate`, a server with many clients.
 //!
 //! [`turn()`] decides what one run of the model computes: a function of its arguments, without clock, threads or
 //! numbers of the model. [`BlockPool`] keeps account of the KV cache, in blocks that sequences with the same
@@ -64,7 +64,8 @@ fn extent(prompt: usize, max_tokens: usize, context: usize) -> (usize, usize) {
 pub struct LogProbs {
     /// How many of the likeliest tokens beside each.
     pub top: usize,
-    /// Those of the prompt's tokens too, from this one on (at least from the second, 1, for nothing predicts the first).
+    /// Those of the prompt's tokens too, from this one on (at least from the second, 1, for nothing predicts the
+    /// first).
     pub prompt_from: Option<usize>,
 }
 
@@ -142,8 +143,9 @@ pub struct EngineLimits {
     pub prompt_rows: usize,
     /// Bytes of the KV cache; it has room for at least one block of positions.
     pub cache_bytes: u64,
-    /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits. [`Lm::engine`](crate::Lm::engine)
-    /// makes room for as many positions in a cache of type [`Machine::cache`](crate::Machine::cache).
+    /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits.
+    /// [`Lm::engine`](crate::Lm::engine) makes room for as many positions in a cache of type
+    /// [`Machine::cache`](crate::Machine::cache).
     pub cache: Element,
 }
 
@@ -330,8 +332,8 @@ impl<E: Into<GenerateError>> From<E> for End {
 /// Requests on one model, run side by side. It has no thread, no clock and no socket: who calls [`Engine::round`]
 /// decides when.
 ///
-/// The bytes and log-probabilities of an answer depend on its request and the model only: not on the other requests, the
-/// limits, or what is in the cache.
+/// The bytes and log-probabilities of an answer depend on its request and the model only: not on the other requests,
+/// the limits, or what is in the cache.
 pub struct Engine {
     decoder: Decoder,
     tokenizer: Option<Tokenizer>,
@@ -390,13 +392,13 @@ impl Engine {
     /// Takes a request. All that can be checked is checked now.
     ///
     /// The context is T = `context_length` positions, and [`Options::overflow`] says what happens at its end.
-    /// [`Overflow::Stop`]: a prompt of more than T tokens is an error; the sample ends (finish reason `Length`) with the
-    /// token that was chosen when the sequence held T tokens, so that prompt and sample have at most T + 1.
+    /// [`Overflow::Stop`]: a prompt of more than T tokens is an error; the sample ends (finish reason `Length`) with
+    /// the token that was chosen when the sequence held T tokens, so that prompt and sample have at most T + 1.
     /// [`Overflow::SlideHalf`]: of a longer prompt the last T tokens are seen; and when a token must be added to a
     /// sequence of T, its oldest T - T / 2 tokens are dropped (T / 2 rounded down) and the other T / 2 run again, at
-    /// positions from 0, before it. [`Overflow::Crop`] drops one token and runs the other T - 1 again, so that every token follows
-    /// from the last T alone; it costs a whole context a token. Each time [`EngineEvent::Cropped`] is told. The repetition penalty
-    /// still counts what was dropped.
+    /// positions from 0, before it. [`Overflow::Crop`] drops one token and runs the other T - 1 again, so that every
+    /// token follows from the last T alone; it costs a whole context a token. Each time [`EngineEvent::Cropped`] is
+    /// told. The repetition penalty still counts what was dropped.
     ///
     /// # Errors
     /// If the prompt is empty or has tokens that the model or the tokenizer lacks; if it does not fit the context or,
@@ -405,8 +407,8 @@ impl Engine {
         self.submit_nth(request, 0)
     }
 
-    /// The same for the n-th (from 0) of several requests by one who asks: it lets n who ask later pass, and all but the
-    /// first leave a quarter of the sequences to others, so that nobody waits for all of them.
+    /// The same for the n-th (from 0) of several requests by one who asks: it lets n who ask later pass, and all but
+    /// the first leave a quarter of the sequences to others, so that nobody waits for all of them.
     ///
     /// # Errors
     /// As [`Engine::submit`].
@@ -553,9 +555,9 @@ impl Engine {
     }
 
     /// The places of those that wait and may be admitted next. Costly steps wait for other costly steps: what a row of
-    /// each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These, and
-    /// the later requests of a client that sends many, leave a quarter of the sequences to others, which overtake them
-    /// meanwhile. A turn may have no rows for some of these, so they take no place from the others.
+    /// each is worth beyond a plain one is half of a run's prompts at most, so that nobody waits longer for it. These,
+    /// and the later requests of a client that sends many, leave a quarter of the sequences to others, which overtake
+    /// them meanwhile. A turn may have no rows for some of these, so they take no place from the others.
     fn next(&self) -> Vec<usize> {
         let more = |request: &Request| request.weight - 1;
         let mut taken: usize = self.running.iter().map(more).sum();
@@ -577,8 +579,8 @@ impl Engine {
         next
     }
 
-    /// Changes how many rows of prompts a run may have, at most [`EngineLimits::prompt_rows`]: fewer make a run shorter.
-    /// No answer changes.
+    /// Changes how many rows of prompts a run may have, at most [`EngineLimits::prompt_rows`]: fewer make a run
+    /// shorter. No answer changes.
     pub fn set_prompt_rows(&mut self, rows: usize) {
         self.limits.prompt_rows = rows.clamp(1, self.limits.rows - self.limits.sequences);
     }

@@ -1,14 +1,14 @@
 //! The scheduler: what one run of the model computes when there are many requests. [`turn()`] is a pure function.
 //!
 //! * Every sequence that is decoding has one row in every turn.
-//! * The other rows, up to a limit, are prefill: the oldest prompt first, and as many as fit. So at most one prompt is left
-//!   unfinished, the last one that was admitted, and it advances in every turn (of costly prompts, below, one more).
-//!   Prefill and decoding never wait for each other.
-//! * A row of a sequence with costly interventions counts as several. The surplus, and the prompts of such sequences, get at
-//!   most half of the rows for prompts, or one row if not even one fits. So they take longer, and no other request waits
-//!   longer because of them: plain requests may overtake them, and they wait for each other.
-//! * Requests are admitted in the order given (`Engine::next`), each once the KV cache has blocks for all positions it may
-//!   need. So an admitted request is never preempted, and one that waits for memory is not starved by smaller ones.
+//! * The other rows, up to a limit, are prefill: the oldest prompt first, and as many as fit. So at most one prompt is
+//!   left unfinished, the last one that was admitted, and it advances in every turn (of costly prompts, below, one
+//!   more). Prefill and decoding never wait for each other.
+//! * A row of a sequence with costly interventions counts as several. The surplus, and the prompts of such sequences,
+//!   get at most half of the rows for prompts, or one row if not even one fits. So they take longer, and no other
+//!   request waits longer because of them: plain requests may overtake them, and they wait for each other.
+//! * Requests are admitted in the order given (`Engine::next`), each once the KV cache has blocks for all positions it
+//!   may need. So an admitted request is never preempted, and one that waits for memory is not starved by smaller ones.
 //!
 //! A cancelled sequence is not passed to the next turn; `Engine::cancel` gives its blocks back.
 
@@ -21,8 +21,8 @@ pub struct TurnLimits {
     pub rows: usize,
     /// Rows of one run whose logits are computed.
     pub outputs: usize,
-    /// Rows of prompts in one run, at least 1, costly ones counted as several: a prompt longer than this comes in pieces, so that the others wait for a
-    /// piece at most.
+    /// Rows of prompts in one run, at least 1, costly ones counted as several: a prompt longer than this comes in
+    /// pieces, so that the others wait for a piece at most.
     pub prompt_rows: usize,
     /// Sequences that run side by side, at most `rows` and at most `outputs`.
     pub sequences: usize,
@@ -130,8 +130,8 @@ impl Left {
 /// Decides the next run from those that run, in the order they were admitted, and those that wait, in the order they
 /// came. It takes the blocks of those that it admits from the pool, and depends on nothing but its arguments.
 ///
-/// The caller runs the rows, then tells the pool what is in the cache ([`BlockPool::register`]), and releases the blocks of
-/// sequences that ended.
+/// The caller runs the rows, then tells the pool what is in the cache ([`BlockPool::register`]), and releases the
+/// blocks of sequences that ended.
 pub fn turn<'a>(
     pool: &mut BlockPool,
     running: &[SequenceProgress],
@@ -213,7 +213,8 @@ mod tests {
         turn.admitted.into_iter().for_each(|(_, table)| pool.release(table));
     }
 
-    /// Whatever those with costly steps take, prompts without have half of the rows in every turn, and each of the others advances.
+    /// Whatever those with costly steps take, prompts without have half of the rows in every turn, and each of the
+    /// others advances.
     #[test]
     fn costly_rows_have_half_of_the_prompts() {
         let prompt: Vec<u32> = (0..100).collect();

@@ -25,7 +25,8 @@ pub enum GenerateError {
     StopWithoutTokenizer,
     /// The KV cache is smaller than one sequence.
     #[error(
-        "the sequence may need {positions} positions, but the KV cache has room for {room}: ask for fewer tokens, or give the cache more memory"
+        "the sequence may need {positions} positions, but the KV cache has room for {room}: ask for fewer tokens, or \
+         give the cache more memory"
     )]
     NoCache {
         /// What it needs.
@@ -38,8 +39,8 @@ pub enum GenerateError {
     Intervention(#[from] InterventionError),
     /// Interventions on a sequence whose positions would move.
     #[error(
-        "with interventions a sequence stays within the context, because they name its positions: it may need {positions} positions \
-         and the context has {context}; ask for fewer tokens"
+        "with interventions a sequence stays within the context, because they name its positions: it may need \
+         {positions} positions and the context has {context}; ask for fewer tokens"
     )]
     InterventionSlides {
         /// What it needs.

@@ -18,8 +18,8 @@ pub struct Filled {
     pub masks: Vec<(usize, Vec<(String, f32)>)>,
 }
 
-/// Fills every `mask` of a sequence by the probabilities (T, V) that a model gives for its places, each by itself: what is found for one
-/// is not seen by another.
+/// Fills every `mask` of a sequence by the probabilities (T, V) that a model gives for its places, each by itself: what
+/// is found for one is not seen by another.
 ///
 /// # Errors
 /// If an id has no text.

@@ -23,8 +23,8 @@ use crate::config::{Config, Mask};
 use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs, RequestId, Tell};
 use crate::tokenizer::{self, Tokenizer};
 
-/// The ids of a prompt as a model expects it: after the token that begins every text (BOS), if the tokenizer has one; for a
-/// bidirectional model, between the tokens around every text (`[CLS]` and `[SEP]`).
+/// The ids of a prompt as a model expects it: after the token that begins every text (BOS), if the tokenizer has one;
+/// for a bidirectional model, between the tokens around every text (`[CLS]` and `[SEP]`).
 ///
 /// # Errors
 /// If the tokenizer has no ids for it.
@@ -50,7 +50,8 @@ pub fn example(tokenizer: &Tokenizer, config: &Config) -> Option<String> {
     EXAMPLES.iter().find(|text| known(text).is_some()).map(|text| text.to_string()).or_else(own)
 }
 
-/// The ids to generate from without a prompt: the token that begins or ends texts, or a newline; none if the tokenizer has none of these.
+/// The ids to generate from without a prompt: the token that begins or ends texts, or a newline; none if the tokenizer
+/// has none of these.
 pub fn start_ids(tokenizer: &Tokenizer) -> Option<Vec<u32>> {
     match tokenizer.bos().or(tokenizer.end_of_text()) {
         Some(end) => Some(vec![end]), // a text begins where another ends
@@ -117,8 +118,8 @@ pub fn generate(
     })
 }
 
-/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (R195). The softmax
-/// is over the whole vocabulary, in f64. The engine has no other requests.
+/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (R195). The
+/// softmax is over the whole vocabulary, in f64. The engine has no other requests.
 ///
 /// # Errors
 /// If the prompt is empty (nothing predicts a first token), a token is not in the vocabulary, the prompt and the
@@ -152,7 +153,8 @@ fn alone(engine: &mut Engine, request: EngineRequest, tell: Tell) -> Result<Samp
     }
 }
 
-/// Runs the model once for the only request of an engine. Returns its sample when that is complete; after an error it is cancelled.
+/// Runs the model once for the only request of an engine. Returns its sample when that is complete; after an error it
+/// is cancelled.
 pub(crate) fn advance(engine: &mut Engine, id: RequestId, tell: Tell) -> Result<Option<Sample>> {
     let mut done = None;
     let ran = engine.round(&mut |_, event| {

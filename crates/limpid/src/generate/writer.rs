@@ -22,8 +22,8 @@ pub enum Overflow {
     /// The oldest half is dropped, and the sample goes on.
     #[default]
     SlideHalf,
-    /// The oldest token is dropped for every new one: each is chosen by a run of the last `context_length` tokens alone, from the first
-    /// position on.
+    /// The oldest token is dropped for every new one: each is chosen by a run of the last `context_length` tokens
+    /// alone, from the first position on.
     Crop,
     /// The sample ends.
     Stop,
@@ -54,8 +54,8 @@ pub struct Options {
     pub stop: Vec<String>,
     /// Whether the tokenizer's end-of-text token ends the sample, or the one that ends an answer.
     pub stop_at_end_of_text: bool,
-    /// Whether the text is without special tokens, as if they had not been chosen. One whose text is a stop text ends the sample
-    /// nevertheless.
+    /// Whether the text is without special tokens, as if they had not been chosen. One whose text is a stop text ends
+    /// the sample nevertheless.
     pub skip_special_tokens: bool,
     /// What happens at the end of the context.
     pub overflow: Overflow,
@@ -231,8 +231,8 @@ impl Writer {
         &self.text
     }
 
-    /// Chooses a token by the model's `logits` (V) after the `input_len` tokens it saw. Ids beyond the tokenizer's, which a
-    /// model with a padded vocabulary has, are never chosen.
+    /// Chooses a token by the model's `logits` (V) after the `input_len` tokens it saw. Ids beyond the tokenizer's,
+    /// which a model with a padded vocabulary has, are never chosen.
     ///
     /// # Errors
     /// As [`Sampler::pick`].
@@ -440,7 +440,8 @@ mod tests {
         }
     }
 
-    /// A special token is in the text only if it is to be seen; in the text beside it nothing changes, and one that is a stop text ends it.
+    /// A special token is in the text only if it is to be seen; in the text beside it nothing changes, and one that is
+    /// a stop text ends it.
     #[test]
     fn special_tokens_are_skipped_if_they_are_to_be() {
         let specials = ["<think>", "<|end|>", "<UNK>"];

@@ -87,8 +87,8 @@ fn chosen_of<'a>(
     let chosen = layers.into_iter().map(vector).collect::<Result<Vec<_>, String>>()?;
     match chosen.iter().find(|(layer, _)| *layer >= n_layer) {
         Some((layer, _)) => Err(format!(
-            "the control vector has a direction of layer {layer}, and the model's layers are 0 to {}: it was made with \
-             another model, or give some of its layers as `layer`",
+            "the control vector has a direction of layer {layer}, and the model's layers are 0 to {}: it was made \
+             with another model, or give some of its layers as `layer`",
             n_layer - 1
         )),
         None => Ok(chosen),

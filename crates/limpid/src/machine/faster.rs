@@ -9,8 +9,8 @@ use crate::ops::{Batch, Span};
 use std::time::Instant;
 
 impl Machine {
-    /// The same machine with the device that is measured to be the faster for a model, and why it is. In a build without GPUs, or where
-    /// there is none, it is the processor.
+    /// The same machine with the device that is measured to be the faster for a model, and why it is. In a build
+    /// without GPUs, or where there is none, it is the processor.
     pub fn faster(&self, config: &Config, mode: Mode) -> (Machine, String) {
         let on = |device| Machine { device, ..self.clone() };
         let (name, is_software) = match self.gpu_in_use() {

@@ -7,10 +7,11 @@
 //! | 4, u32, u64, u64, u64 | of each frame: `FRAM`, the length of what follows the head, the step, the tokens trained on, a checksum |
 //! | frame | deflated: the values of each channel, one after the other as in the table |
 //!
-//! Checksums are XXH3 (64 bits); that of a frame covers its length, step and tokens too. Frames are only added, in the order of their
-//! steps. A last frame that is cut short, does not fit its checksum, or is zeros to the end of the file was being written, and is ignored.
-//! If another frame begins in it, or anything follows the zeros, the file is damaged. There is no clock in the file, so a run that was
-//! killed and resumed leaves the same bytes; the seconds of a step are in metrics.jsonl.
+//! Checksums are XXH3 (64 bits); that of a frame covers its length, step and tokens too. Frames are only added, in the
+//! order of their steps. A last frame that is cut short, does not fit its checksum, or is zeros to the end of the file
+//! was being written, and is ignored. If another frame begins in it, or anything follows the zeros, the file is
+//! damaged. There is no clock in the file, so a run that was killed and resumed leaves the same bytes; the seconds of a
+//! step are in metrics.jsonl.
 
 use crate::files::{self, OutputFile};
 use crate::train::Run;
@@ -65,7 +66,8 @@ pub enum TimelapseError {
     },
     /// A run that goes on with another probe than it began with.
     #[error(
-        "{} was begun with another {what}: resume with the same one or without the time-lapse (probe false), or remove the file", .path.display()
+        "{} was begun with another {what}: resume with the same one or without the time-lapse (probe false), or remove \
+         the file", .path.display()
     )]
     OtherProbe {
         /// The file.
@@ -221,11 +223,13 @@ impl TimelapseHeader {
     fn frame_bytes(&self) -> Result<usize, String> {
         let mut all = 0usize;
         for channel in &self.channels {
-            let bytes = channel.bytes().filter(|_| !channel.shape.contains(&0)); // a 0 would let other axes be any number
+            // a 0 would let other axes be any number
+            let bytes = channel.bytes().filter(|_| !channel.shape.contains(&0));
             let bytes = bytes.and_then(|bytes| all.checked_add(bytes)).filter(|all| *all <= LARGEST_FRAME);
             all = bytes.ok_or_else(|| {
                 format!(
-                    "the channel `{}` of {} {:?} is none that is read: the types are f32, u32 and u8, and a frame has at most {LARGEST_FRAME} bytes",
+                    "the channel `{}` of {} {:?} is none that is read: the types are f32, u32 and u8, and a frame has \
+                     at most {LARGEST_FRAME} bytes",
                     channel.name, channel.dtype, channel.shape
                 )
             })?;
@@ -376,7 +380,8 @@ impl Timelapse {
         Ok(tail.windows(HEAD).skip(1).any(begins).then_some("it is not whole, and another frame follows it"))
     }
 
-    /// The bytes at the end of the file that are no whole frame: one was being written when it was opened, or was cut short.
+    /// The bytes at the end of the file that are no whole frame: one was being written when it was opened, or was cut
+    /// short.
     pub fn unfinished(&self) -> u64 {
         self.unfinished
     }
@@ -394,8 +399,8 @@ impl Timelapse {
         &self.header
     }
 
-    /// That it was recorded of a model with this tokenizer.json and so many layers and heads, if they are known: frames name tokens and
-    /// heads by their numbers.
+    /// That it was recorded of a model with this tokenizer.json and so many layers and heads, if they are known: frames
+    /// name tokens and heads by their numbers.
     ///
     /// # Errors
     /// If it was recorded of another.
@@ -417,7 +422,8 @@ impl Timelapse {
         self.frames.iter().map(|frame| frame.step).collect()
     }
 
-    /// The steps of the whole run, of which the last frame may not have come yet; none if no run's state beside the file can be read.
+    /// The steps of the whole run, of which the last frame may not have come yet; none if no run's state beside the
+    /// file can be read.
     pub fn run_steps(&self) -> Option<u64> {
         Run::settings(self.path.parent()?, None).ok()?.map(|chosen| chosen.recipe.steps)
     }
@@ -499,7 +505,8 @@ pub(super) struct TimelapseWriter {
 }
 
 impl TimelapseWriter {
-    /// The file that a run has in its folder, or will have there; nothing is written before [`TimelapseWriter::rewind`].
+    /// The file that a run has in its folder, or will have there; nothing is written before
+    /// [`TimelapseWriter::rewind`].
     pub fn new(folder: &Path, header: TimelapseHeader) -> TimelapseWriter {
         let path = folder.join(super::FILE);
         TimelapseWriter { path, header, file: None, end: 0, torn: true, last: None, kept: 0, waiting: vec![] }
@@ -583,7 +590,8 @@ impl TimelapseWriter {
         self.waiting.push((frame.step, whole));
     }
 
-    /// Writes the frames that wait. If `synced`, puts the file back if somebody removed it, and waits until all is on the disk.
+    /// Writes the frames that wait. If `synced`, puts the file back if somebody removed it, and waits until all is on
+    /// the disk.
     ///
     /// # Errors
     /// If they cannot be written; they then wait.
@@ -749,7 +757,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Zeros over any bytes, and bytes taken out: what is read is the beginning of what was written, without the last frame at most.
+    /// Zeros over any bytes, and bytes taken out: what is read is the beginning of what was written, without the last
+    /// frame at most.
     #[test]
     #[ignore = "gate"]
     fn a_hole_before_a_whole_frame_is_damage() {

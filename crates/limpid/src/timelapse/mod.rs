@@ -1,8 +1,10 @@
-//! A time-lapse of training: what a model did inside while it learned, in `timelapse.lpt` beside the other files of a run.
+//! A time-lapse of training: what a model did inside while it learned, in `timelapse.lpt` beside the other files of a
+//! run.
 //!
-//! Training with [`RunOptions::probe`](crate::train::RunOptions) looks at the model after some steps (`probe.rs` says which) and adds a frame: the scores
-//! of each head, norms of the stream, the lens, the loss of each token of a short text (the probe), and a sample. [`Timelapse`] reads
-//! them, also while the run still trains. `file` is the format, `probe` makes frames, `told` is JSON.
+//! Training with [`RunOptions::probe`](crate::train::RunOptions) looks at the model after some steps (`probe.rs` says
+//! which) and adds a frame: the scores of each head, norms of the stream, the lens, the loss of each token of a short
+//! text (the probe), and a sample. [`Timelapse`] reads them, also while the run still trains. `file` is the format,
+//! `probe` makes frames, `told` is JSON.
 
 mod file;
 mod probe;

@@ -1,7 +1,8 @@
-//! Makes the frames of a time-lapse while a run trains. A [`Probe`] is the run's observer: after a step it copies the trainer's weights,
-//! with an adapter merged in, into an [`Lm`] and asks it what anybody could ask of a model: two traces and a sample. So training computes
-//! the same bits as without it, and there is nothing here that only a time-lapse can do. (A copy is packed, and writes a sample in less
-//! time than the trainer's own weights would, the copying included.)
+//! Makes the frames of a time-lapse while a run trains. A [`Probe`] is the run's observer: after a step it copies the
+//! trainer's weights, with an adapter merged in, into an [`Lm`] and asks it what anybody could ask of a model: two
+//! traces and a sample. So training computes the same bits as without it, and there is nothing here that only a
+//! time-lapse can do. (A copy is packed, and writes a sample in less time than the trainer's own weights would, the
+//! copying included.)
 
 use super::file::{Channel, ChannelValues, Frame, NONE, TimelapseError, TimelapseHeader, TimelapseWriter, checksum};
 use super::{NORMS, SCORES, SIDE};
@@ -34,10 +35,10 @@ const FRAMES: u64 = 200;
 /// The most of the training's time that frames may take.
 const SHARE: f64 = 0.01;
 
-/// What a frame costs beside the operations of its products, in operations of a training step: its fixed part, how much more than a row
-/// of a batch a token of a sample costs, what a weight costs that is copied, and what an entry of an attention pattern or of the lens costs
-/// that is looked at. Measured with the preset nano on two cores, where a step does 2.4e11 operations a second: on many more cores a
-/// frame takes a larger share, because part of it runs on one.
+/// What a frame costs beside the operations of its products, in operations of a training step: its fixed part, how much
+/// more than a row of a batch a token of a sample costs, what a weight costs that is copied, and what an entry of an
+/// attention pattern or of the lens costs that is looked at. Measured with the preset nano on two cores, where a step
+/// does 2.4e11 operations a second: on many more cores a frame takes a larger share, because part of it runs on one.
 const FIXED: f64 = 8e8;
 const ONE_ROW: f64 = 20.0;
 const COPIED: f64 = 650.0;
@@ -53,8 +54,8 @@ pub struct ProbeSchedule {
 }
 
 impl ProbeSchedule {
-    /// A frame every so many steps; if that is 0, as many frames as may cost their share of the time, where a frame costs `frame` and a
-    /// training step `step` operations.
+    /// A frame every so many steps; if that is 0, as many frames as may cost their share of the time, where a frame
+    /// costs `frame` and a training step `step` operations.
     pub fn new(every: u64, steps: u64, (frame, step): (f64, f64)) -> ProbeSchedule {
         let most = (SHARE * steps as f64 * step / frame.max(1.0)) as u64;
         let with = |every| ProbeSchedule { every, steps };
@@ -65,7 +66,8 @@ impl ProbeSchedule {
         evenly.into_iter().find(|schedule| schedule.frames() <= most.min(FRAMES)).unwrap_or(with(steps.max(1)))
     }
 
-    /// Whether there is a frame after this step: before the first and after the last one, after 1, 2, 4, 8, ... and then evenly.
+    /// Whether there is a frame after this step: before the first and after the last one, after 1, 2, 4, 8, ... and
+    /// then evenly.
     pub fn is_due(&self, step: u64) -> bool {
         step == 0
             || step == self.steps
@@ -302,8 +304,8 @@ fn on_probe(lm: &Lm, ids: &[u32]) -> Result<Vec<ChannelValues>> {
     ])
 }
 
-/// The induction score of each head on different tokens that come twice: the mean weight of those of the second half on the token that
-/// came after their first place.
+/// The induction score of each head on different tokens that come twice: the mean weight of those of the second half on
+/// the token that came after their first place.
 fn on_repeated(lm: &Lm, ids: &[u32]) -> Result<Vec<f32>> {
     if ids.is_empty() {
         return Ok(vec![f32::NAN; lm.config().n_layer * lm.config().n_head]); // a context of one token

@@ -65,7 +65,8 @@ impl Cells {
 }
 
 impl Timelapse {
-    /// Frames as JSON (docs/inside.md), with the pictures of heads if `pictured`; fewer if they are more than one answer has.
+    /// Frames as JSON (docs/inside.md), with the pictures of heads if `pictured`; fewer if they are more than one
+    /// answer has.
     ///
     /// # Errors
     /// If a frame is damaged.

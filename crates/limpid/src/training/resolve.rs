@@ -1,6 +1,8 @@
-//! From settings to a training: those of a file or of a resumed run below what the caller gives, checked together and resolved once.
+//! From settings to a training: those of a file or of a resumed run below what the caller gives, checked together and
+//! resolved once.
 //!
-//! The command and the Python module share this road: each brings the layers that it has, and both get the same [`Training`].
+//! The command and the Python module share this road: each brings the layers that it has, and both get the same
+//! [`Training`].
 
 use super::Training;
 use crate::checkpoint::Checkpoint;
@@ -38,8 +40,9 @@ pub struct TrainingJob {
 }
 
 impl TrainingJob {
-    /// What these layers ask for, the lowest first. Below them are the settings of `config`, a file, or those of the run that they resume.
-    /// `known` are the settings that a file may have ([`training_settings`](crate::settings::training_settings)).
+    /// What these layers ask for, the lowest first. Below them are the settings of `config`, a file, or those of the
+    /// run that they resume. `known` are the settings that a file may have
+    /// ([`training_settings`](crate::settings::training_settings)).
     ///
     /// # Errors
     /// If a file cannot be read, a run cannot be resumed, or settings cannot be given so or together.
@@ -100,8 +103,8 @@ impl TrainingJob {
         self.named_folder().map_or_else(|| dated_folder(&self.name(), now), Ok)
     }
 
-    /// Refuses a folder in which no run can begin, before the text is read; one that holds more than a model even where it is forced.
-    /// `home` is the user's.
+    /// Refuses a folder in which no run can begin, before the text is read; one that holds more than a model even where
+    /// it is forced. `home` is the user's.
     ///
     /// # Errors
     /// Says what the folder holds.
@@ -129,8 +132,8 @@ impl TrainingJob {
             ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
         if found == FolderContents::Begun && has_weights && resume.is_none() && !force {
             return Err(Error::Refused(format!(
-                "{shown} already holds a run, which was killed before its first save: --resume {shown} begins it again, another \
-                 --out starts a new one"
+                "{shown} already holds a run, which was killed before its first save: --resume {shown} begins it \
+                 again, another --out starts a new one"
             )));
         }
         let from = self.tuning.from.as_ref().and_then(|from| std::fs::canonicalize(from).ok());
@@ -142,14 +145,15 @@ impl TrainingJob {
         Ok(())
     }
 
-    /// The model that it begins from, to be opened. A run that goes on has all of a model in its own folder, unless it trains an adapter.
+    /// The model that it begins from, to be opened. A run that goes on has all of a model in its own folder, unless it
+    /// trains an adapter.
     pub fn base(&self) -> Option<&Path> {
         let in_folder = self.tuning.lora.is_none() && self.resumed().is_some();
         self.tuning.from.as_deref().filter(|_| !in_folder).map(Path::new)
     }
 
-    /// The configuration of the model and the settings of its training: what was given, over what is usual for a preset, or for
-    /// fine-tuning a model that has `learned`.
+    /// The configuration of the model and the settings of its training: what was given, over what is usual for a
+    /// preset, or for fine-tuning a model that has `learned`.
     ///
     /// # Errors
     /// If a value is none, is out of its range, or would change a model that has learned.
@@ -174,8 +178,8 @@ impl TrainingJob {
         Ok((config, chosen))
     }
 
-    /// The training. `base` is the model of [`TrainingJob::base`], opened; its folder is named ([`Training::folder`]) only where a run goes
-    /// on.
+    /// The training. `base` is the model of [`TrainingJob::base`], opened; its folder is named ([`Training::folder`])
+    /// only where a run goes on.
     ///
     /// # Errors
     /// As [`TrainingJob::chosen`]; if the tokenizer is another than the model's, or a chat template cannot be read.
@@ -289,8 +293,8 @@ fn own_config(folder: &Path) -> Result<Config> {
     Config::from_json(&text).map_err(|error| wrong(&error))
 }
 
-/// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which other
-/// programs read (docs/presets.md).
+/// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which
+/// other programs read (docs/presets.md).
 fn default_tokenizer(data: &str, preset: &str) -> &'static str {
     match Preset::named(preset).map_or("bpe", |preset| preset.tokenizer) {
         "gpt2" if data.starts_with("builtin:") => "bpe",
@@ -311,7 +315,9 @@ fn named_folder(resume: Option<&str>, out: Option<&Path>) -> Option<PathBuf> {
 fn dated_folder(name: &str, now: SystemTime) -> Result<PathBuf> {
     if !units::has_date(now) {
         return Err(Error::Refused(
-            "the clock of this machine is before 1970 or after 9999, and the run's folder would be named after it: set the clock, or give --out".into(),
+            "the clock of this machine is before 1970 or after 9999, and the run's folder would be named after it: \
+             set the clock, or give --out"
+                .into(),
         ));
     }
     let time = humantime::format_rfc3339_seconds(now).to_string();
@@ -379,8 +385,8 @@ fn same_as_begun(folder: &Path, begun: &SettingsLayer, given: &LayeredSettings) 
                 let was = was.map_or("none".into(), OsStr::to_string_lossy);
                 let (is, place, folder, out) = (is.display(), origin.name(name), folder.display(), origin.name("out"));
                 refuse!(
-                    "{place} {is}: the run in {folder} began with another one ({name} in its limpid.toml: {was}) and keeps it; another \
-                     {out} starts a new run"
+                    "{place} {is}: the run in {folder} began with another one ({name} in its limpid.toml: {was}) and \
+                     keeps it; another {out} starts a new run"
                 );
             }
         }
@@ -393,8 +399,8 @@ fn has_choice<S: Settings>(name: &str) -> bool {
     S::default().choices().iter().any(|(setting, _)| setting.name == name)
 }
 
-/// Refuses `resume auto` where there is no run, unless the settings say what a new run is: with them it can begin, without them it would
-/// be another run than the one that is meant.
+/// Refuses `resume auto` where there is no run, unless the settings say what a new run is: with them it can begin,
+/// without them it would be another run than the one that is meant.
 fn begins_anew(given: &LayeredSettings, job: &JobSettings, has_file: bool) -> Result<String> {
     let place = job.out.as_ref().map_or("the folder runs/ here".into(), |out| out.display().to_string());
     // a run may go on with other steps
@@ -404,8 +410,8 @@ fn begins_anew(given: &LayeredSettings, job: &JobSettings, has_file: bool) -> Re
     };
     if !has_file && !given.layers.iter().flat_map(|layer| &layer.values).any(|(setting, _)| begins(setting)) {
         refuse!(
-            "--resume auto: {place} holds no run to resume: name its folder with --resume DIR, or say what a new run trains on, such as \
-             --data FILE"
+            "--resume auto: {place} holds no run to resume: name its folder with --resume DIR, or say what a new run \
+             trains on, such as --data FILE"
         );
     }
     Ok(format!("{place} holds no run to resume: a new one begins"))
@@ -423,8 +429,8 @@ fn one_preset(settings: &LayeredSettings) -> Result<()> {
         {
             let (place, other) = (layer.origin.name("preset"), origin.name("preset"));
             refuse!(
-                "{place} {is}: {other} is another, {was}, with settings of its own ({name}, ...), which would remain: leave one of \
-                 the two presets out"
+                "{place} {is}: {other} is another, {was}, with settings of its own ({name}, ...), which would remain: \
+                 leave one of the two presets out"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! Adapters in files: PEFT's own give PEFT's logits (`reference/peft_lora.py`), merged is unmerged within rounding in every
-//! plan, what is saved is read back bit for bit, and an adapter of another model is refused with both named.
+//! Adapters in files: PEFT's own give PEFT's logits (`reference/peft_lora.py`), merged is unmerged within rounding in
+//! every plan, what is saved is read back bit for bit, and an adapter of another model is refused with both named.
 
 use crate::common;
 use crate::common::folder::Folder;
@@ -314,8 +314,8 @@ fn outputs_of(files: &Checkpoint) -> Vec<f32> {
     outputs(&model, &mut cpu)
 }
 
-/// What PEFT does, which knows nothing but names: adds alpha / r B A to the base's own tensor of every target, and writes the result, with
-/// the base's other files, to `to`.
+/// What PEFT does, which knows nothing but names: adds alpha / r B A to the base's own tensor of every target, and
+/// writes the result, with the base's other files, to `to`.
 fn add_as_peft_does(base: &Checkpoint, adapter: &Path, to: &Path) {
     let config: Value =
         serde_json::from_str(&fs::read_to_string(adapter.join("adapter_config.json")).unwrap()).unwrap();
@@ -359,8 +359,8 @@ fn add_as_peft_does(base: &Checkpoint, adapter: &Path, to: &Path) {
     checkpoint::write_arrays(&to.join("model.safetensors"), &arrays).unwrap();
 }
 
-/// Adapters that limpid trains on a model of any family have the names, shapes and order of rows of the model's own modules, also where one
-/// module is several products here.
+/// Adapters that limpid trains on a model of any family have the names, shapes and order of rows of the model's own
+/// modules, also where one module is several products here.
 #[test]
 #[ignore = "gate"]
 fn adapters_of_every_family_fit_the_modules_of_their_base() {
@@ -396,8 +396,9 @@ fn adapters_of_every_family_fit_the_modules_of_their_base() {
     assert!(compared > 200, "{compared}");
 }
 
-/// An adapter opens with the model that it was trained on, in any format and type, and with no other: not of another seed, with another
-/// single weight, or with the adapter merged already. Models without gains and biases have nothing but matrices.
+/// An adapter opens with the model that it was trained on, in any format and type, and with no other: not of another
+/// seed, with another single weight, or with the adapter merged already. Models without gains and biases have nothing
+/// but matrices.
 #[test]
 #[ignore = "gate"]
 fn an_adapter_is_for_the_values_of_its_base() {
@@ -476,8 +477,8 @@ fn an_adapter_is_for_the_values_of_its_base() {
     }
 }
 
-/// A model that came from a family keeps its names and its order of features in limpid's own format, also where other families have the same
-/// names: its adapters fit the model that it came from.
+/// A model that came from a family keeps its names and its order of features in limpid's own format, also where other
+/// families have the same names: its adapters fit the model that it came from.
 #[test]
 fn adapters_of_a_converted_model_fit_its_original() {
     for name in ["ernie4-5", "helium", "nanochat", "phi3", "glm4", "pythia", "roberta", "opt", "llama-gqa"] {
@@ -626,8 +627,9 @@ fn a_stopped_run_ends_in_the_same_bytes() {
     }
 }
 
-/// Three steps over frozen blocks: adapter, moments and losses have the bytes that the same weights as f32 give, on every level of
-/// instructions, on any threads, whatever is computed again; with bounded logits, tied and untied heads, types that share a parameter.
+/// Three steps over frozen blocks: adapter, moments and losses have the bytes that the same weights as f32 give, on
+/// every level of instructions, on any threads, whatever is computed again; with bounded logits, tied and untied heads,
+/// types that share a parameter.
 #[test]
 #[ignore = "gate"]
 fn blocks_train_adapters_with_the_bits_of_their_values() {

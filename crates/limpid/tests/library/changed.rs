@@ -1,5 +1,6 @@
-//! What is said of a changed run is about what ran: parts of logits, sums behind numbers, likelihoods, sweeps. Beside PyTorch's hooks
-//! (`reference/changed_runs.py`), and on random models with random steps. And what steps cost is paid by those who ask for them.
+//! What is said of a changed run is about what ran: parts of logits, sums behind numbers, likelihoods, sweeps. Beside
+//! PyTorch's hooks (`reference/changed_runs.py`), and on random models with random steps. And what steps cost is paid
+//! by those who ask for them.
 
 use crate::by_layers::{batch, filled};
 use crate::interventions::random_steps;
@@ -264,8 +265,9 @@ fn engine(config: &Config, sequences: usize, prompt_rows: usize) -> Engine {
     Engine::new(decoder, None, &limits)
 }
 
-/// While requests with as many costly steps as there may be run, in any number, a plain one advances in every turn, by half of what prompts
-/// have, and no turn does more than its rows are worth, but for one row of each costly sequence that may run beside others.
+/// While requests with as many costly steps as there may be run, in any number, a plain one advances in every turn, by
+/// half of what prompts have, and no turn does more than its rows are worth, but for one row of each costly sequence
+/// that may run beside others.
 #[test]
 fn a_plain_request_waits_for_no_costly_one() {
     let config = Config {

@@ -51,7 +51,8 @@ fn values(store: &Store, name: &str) -> Vec<f32> {
     store.get(name).unwrap().values().unwrap().into_owned()
 }
 
-/// Models of any number of blocks open again in every format that takes them, also where all blocks share the tensors of one.
+/// Models of any number of blocks open again in every format that takes them, also where all blocks share the tensors
+/// of one.
 #[test]
 #[ignore = "gate"]
 fn models_of_many_blocks_open_again() {
@@ -172,7 +173,8 @@ fn blocks_of_eight_bits_refuse_what_they_cannot_hold() {
     }
 }
 
-/// What `gguf` (Python) makes of the same blocks: every type, scales that are zero, subnormal, the largest, negative, infinite and no numbers.
+/// What `gguf` (Python) makes of the same blocks: every type, scales that are zero, subnormal, the largest, negative,
+/// infinite and no numbers.
 #[test]
 fn blocks_mean_what_ggml_says() {
     let store = gguf::open(&fixture("quants.gguf")).unwrap().1;
@@ -258,8 +260,8 @@ fn every_container_gives_back_what_was_written() {
     assert_eq!(st::open(&path).unwrap().names().count(), 0);
 }
 
-/// Another program cuts a file that is open, or writes into it: that is an error where values are asked for. (Read all the same,
-/// a page that is gone would end the process.) One that it replaces stays open as it was.
+/// Another program cuts a file that is open, or writes into it: that is an error where values are asked for. (Read all
+/// the same, a page that is gone would end the process.) One that it replaces stays open as it was.
 #[test]
 fn a_file_that_is_changed_while_it_is_open_is_an_error() {
     let folder = Folder::new("changed");
@@ -661,7 +663,8 @@ fn broken_gguf_says_what_is_wrong() {
                 &rows(&[row("x", &[8], 99, 1 << 63)], 64),
                 "`x` begins at 9223372036854775808 of the data, and the tensors",
             ),
-            // tensors lie one after the other: a size that is not what was written leaves a hole, overlaps or ends elsewhere
+            // tensors lie one after the other: a size that is not what was written leaves a hole, overlaps or ends
+            // elsewhere
             (
                 &rows(&[row("x", &[16], 0, 0), row("y", &[8], 0, 32)], 64),
                 "`y` begins at 32 of the data, and the tensors before it end at 64",
@@ -824,8 +827,8 @@ fn mutated_gguf_does_no_harm() {
     survives("quants", &[ggml(3, &[], &rows, 0), data].concat(), read);
 }
 
-/// Every change of a type or an axis in a GGUF file, one at a time: it is refused, or what is read is the same. (F16 and BF16
-/// are as long as each other: which of the two it is, nothing else in a file says.)
+/// Every change of a type or an axis in a GGUF file, one at a time: it is refused, or what is read is the same. (F16
+/// and BF16 are as long as each other: which of the two it is, nothing else in a file says.)
 #[test]
 fn a_retyped_or_reshaped_tensor_of_gguf_is_refused() {
     let folder = Folder::new("retyped");

@@ -1,5 +1,5 @@
-//! Directions: numpy finds the same ones, a probe finds what is there and nothing where nothing is, files hold them in every form, and those
-//! that do not fit are refused.
+//! Directions: numpy finds the same ones, a probe finds what is there and nothing where nothing is, files hold them in
+//! every form, and those that do not fit are refused.
 
 use crate::common::folder::Folder;
 use limpid::checkpoint::gguf::{self, Metadata};
@@ -46,7 +46,8 @@ fn close(found: &[f64], truth: &[f64], what: &str) {
     }
 }
 
-/// `reference/control_vectors.py`: the mean, the first right singular vector of the differences, and logistic regression by Newton's method.
+/// `reference/control_vectors.py`: the mean, the first right singular vector of the differences, and logistic
+/// regression by Newton's method.
 #[test]
 fn numpy_finds_the_same() {
     let truth: Value = serde_json::from_slice(&fs::read(fixture("directions.json")).unwrap()).unwrap();
@@ -174,7 +175,8 @@ fn logits(lm: &Lm, ids: &[u32]) -> Vec<u32> {
     lm.trace_ids(ids, Keep::All).unwrap().get("logits").unwrap().values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// One pair's direction, from each kind of file, is the step that adds the difference of the two prompts, to the last bit.
+/// One pair's direction, from each kind of file, is the step that adds the difference of the two prompts, to the last
+/// bit.
 #[test]
 fn every_kind_of_file_gives_the_same_run() {
     let (lm, folder) = (gpt2(), Folder::absent("directions"));

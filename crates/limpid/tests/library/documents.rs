@@ -199,8 +199,8 @@ fn only_answers_are_learned() {
     assert!(whole.zip(&sum).all(|(g, s)| (g - s).abs() < 1e-12), "batch weight is {}", batch.weight);
 }
 
-/// A window without anything to predict has no gradient; a step of such windows has no loss and changes nothing, and where the text has
-/// no other, the check before the first step says so.
+/// A window without anything to predict has no gradient; a step of such windows has no loss and changes nothing, and
+/// where the text has no other, the check before the first step says so.
 #[test]
 fn a_window_without_an_answer_divides_by_nothing() {
     let ids: Vec<u32> = (0..50).map(|i| i % 30).collect();

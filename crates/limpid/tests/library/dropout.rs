@@ -1,4 +1,5 @@
-//! What dropout draws is seen: each mask is the one that the run used, and what is dropped is its tensor times the mask.
+//! What dropout draws is seen: each mask is the one that the run used, and what is dropped is its tensor times the
+//! mask.
 
 use crate::random_config::{configs, fill};
 use limpid::backend::Reference;

@@ -356,8 +356,8 @@ fn log_probs_are_those_of_the_logits() {
     assert_eq!(likely.log_probs, all[79..].iter().map(|l| l.log_prob).collect::<Vec<_>>());
 }
 
-/// Long prompts come all the time beside four that write: each of the four has a token in every run, and each prompt that was
-/// admitted advances in every run.
+/// Long prompts come all the time beside four that write: each of the four has a token in every run, and each prompt
+/// that was admitted advances in every run.
 #[test]
 fn long_prompts_hold_up_nobody() {
     let config = config(Positions::Rotary);

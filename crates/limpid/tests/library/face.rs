@@ -87,7 +87,8 @@ fn a_model_is_the_same_in_memory_and_in_every_format() {
     }
 }
 
-/// A prompt's sample is the same streamed, generated again in the session that was kept, and from several threads at once.
+/// A prompt's sample is the same streamed, generated again in the session that was kept, and from several threads at
+/// once.
 #[test]
 fn generating_depends_on_the_prompt_and_options_alone() {
     let (lm, _) = trained(training(8));
@@ -157,7 +158,8 @@ fn embeddings_are_the_hidden_states_pooled() {
     assert!(exact.iter().zip(&states.values).all(|(a, b)| (a - b).abs() < 1e-3));
 }
 
-/// The hidden states of transformers, pooled: of decoders and encoders (reference/families.py). They have length 1 where that is asked.
+/// The hidden states of transformers, pooled: of decoders and encoders (reference/families.py). They have length 1
+/// where that is asked.
 #[test]
 fn embeddings_are_those_of_transformers() {
     for case in ["bert-encoder", "bert-mlm", "gpt2-plain", "llama-gqa"] {
@@ -326,8 +328,8 @@ fn in_two<T: Send>(process: impl Fn(ThreadRank) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// The best weights by validation loss, in a folder that process 0 alone sees: all processes have them at the end. Those of an
-/// adapter too, whose files the others never see.
+/// The best weights by validation loss, in a folder that process 0 alone sees: all processes have them at the end.
+/// Those of an adapter too, whose files the others never see.
 #[test]
 fn processes_end_with_the_same_model() {
     let f = Folder::new("same-model");
@@ -386,8 +388,8 @@ fn processes_that_do_not_see_the_run_are_refused() {
 fn the_memory_of_processes_is_counted_for_each_and_for_its_machine() {
     let left = memory::limits().into_iter().filter(|limit| !limit.of_addresses).map(|limit| limit.left).min();
     let left = left.expect("the system tells its memory");
-    // parameters of a 72nd of it: with gradients, moments and what M = 8 sets aside one process takes 28 numbers of each, one of
-    // eight takes 9
+    // parameters of a 72nd of it: with gradients, moments and what M = 8 sets aside one process takes 28 numbers of
+    // each, one of eight takes 9
     let recipe = Recipe { batch_size: 1, accumulate: 8, context: 8, ..Recipe::default() };
     let vocab_size = (left / 18 / 1024) as usize;
     let config = Config {
@@ -516,7 +518,8 @@ fn the_examples_do_what_they_say() {
     assert!(same >= 8 * lm.config().n_layer, "only {same} of {} ops were compared", seen.len());
 }
 
-/// `--answer king`, `"answer": "king"` and `answer="king"` mean the token of that text, or else of that number; never one of another text.
+/// `--answer king`, `"answer": "king"` and `answer="king"` mean the token of that text, or else of that number; never
+/// one of another text.
 #[test]
 fn a_token_is_named_by_its_text_or_its_number() {
     let text = "the cat sat on 7 mats, and the king sat by the cat";

@@ -46,8 +46,8 @@ fn given(sentences: usize, settings: &[(&str, &str)]) -> Training {
     training.machine(Machine::cpu(1)).fitting_text()
 }
 
-/// The text decides the steps: 300 at least, 40 passes without a validation text to judge by, ten with one, the recipe's at most. What is
-/// named stays.
+/// The text decides the steps: 300 at least, 40 passes without a validation text to judge by, ten with one, the
+/// recipe's at most. What is named stays.
 #[test]
 fn steps_follow_the_text() {
     let of = |training: Training| {
@@ -88,8 +88,8 @@ fn steps_follow_the_text() {
     assert_eq!((named.recipe.steps, named.fitted, named.options.patience), (5000, None, 0));
 }
 
-/// A run that its validation loss ends keeps its best weights. Resumed from any state, with threads or processes, it ends after the same
-/// step with the same bytes.
+/// A run that its validation loss ends keeps its best weights. Resumed from any state, with threads or processes, it
+/// ends after the same step with the same bytes.
 #[test]
 #[ignore = "gate"]
 fn a_run_that_ends_by_itself_ends_there_again() {

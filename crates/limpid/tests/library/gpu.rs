@@ -1,5 +1,6 @@
-//! A whole model on a GPU: what it writes, scores and shows is what the processor's does, to rounding; where the GPU is lost, the next
-//! call begins anew. Needs the feature `gpu`. Without a GPU, real or in software, it says so and passes, or fails where `GPU_REQUIRED` is set.
+//! A whole model on a GPU: what it writes, scores and shows is what the processor's does, to rounding; where the GPU is
+//! lost, the next call begins anew. Needs the feature `gpu`. Without a GPU, real or in software, it says so and passes,
+//! or fails where `GPU_REQUIRED` is set.
 
 use crate::common::folder::Folder;
 use limpid::data::source::TextSource;

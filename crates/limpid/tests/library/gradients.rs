@@ -35,8 +35,8 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
                 reference.forward(model.ops()).unwrap();
                 mean_loss(&model, &reference, &batch)
             };
-            // differences of a loss near 3 are exact to about 3e-16 / h; the smaller h are for a kink of ReLU that is near, and for a norm
-            // of two numbers that are nearly equal, where the slope itself changes quickly
+            // differences of a loss near 3 are exact to about 3e-16 / h; the smaller h are for a kink of ReLU that is
+            // near, and for a norm of two numbers that are nearly equal, where the slope itself changes quickly
             let mut slope = |h: f64| (loss(keep + h) - loss(keep - h)) / (2.0 * h);
             let far = |slope: f64| (slope - grads[i]).abs() >= 1e-9 + 1e-5 * slope.abs().max(grads[i].abs());
             let mut slope_at = [1e-5, 1e-6, 1e-7].into_iter().map(&mut slope);
@@ -116,8 +116,8 @@ fn every_tuning_has_the_right_gradient() {
     assert!(worst < 1e-5, "worst relative error {worst:e}");
 }
 
-/// What learns gets the gradient that it has when everything learns, to the bit, and a step changes it alike and nothing
-/// else; what is frozen has no memory for gradients.
+/// What learns gets the gradient that it has when everything learns, to the bit, and a step changes it alike and
+/// nothing else; what is frozen has no memory for gradients.
 #[test]
 fn freezing_changes_what_is_frozen_and_nothing_else() {
     let rule = Rule {
@@ -263,8 +263,8 @@ fn compare(
         let mut op = step.op;
         let params =
             op.operands().filter(|(_, s)| s.space == MemorySpace::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
-        // a query's gradient is made of products of what comes back, a value and a key, and of differences: where one key is seen nothing
-        // is left
+        // a query's gradient is made of products of what comes back, a value and a key, and of differences: where one
+        // key is seen nothing is left
         let size = |region: Region| greatest(&reference.read(region).unwrap());
         let terms = match step.op {
             Op::Attend { qkv, .. } => step.dy.map_or(0.0, size) * size(qkv).powi(2),
@@ -528,8 +528,8 @@ fn spans_reach_what_the_mask_says() {
     ));
 }
 
-/// Each update rule against f64, three steps; the same bits however many threads work and whether layers are watched; what is
-/// watched against f64; and the moving average. With heads that share keys, whose matrices muon takes apart.
+/// Each update rule against f64, three steps; the same bits however many threads work and whether layers are watched;
+/// what is watched against f64; and the moving average. With heads that share keys, whose matrices muon takes apart.
 #[test]
 fn updates_agree_with_f64_watched_or_not() {
     let config = Config { n_kv_head: Some(1), ..tiny() };

@@ -69,8 +69,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Queries and keys, and what makes them, are shown and kept in files in the order of the program that a model comes from; every other
-/// number is the same.
+/// Queries and keys, and what makes them, are shown and kept in files in the order of the program that a model comes
+/// from; every other number is the same.
 #[test]
 fn features_have_the_order_of_the_file() {
     let path = std::env::temp_dir().join(format!("limpid-order-{}.safetensors", std::process::id()));
@@ -355,7 +355,8 @@ fn the_input_of_each_sequence_with_its_targets() {
     assert_eq!(inputs(&trace, None, None)[1].headers, ["pos", "id"]);
 }
 
-/// A table with the model's own mask gives what the fused attention gives; the full table what a model without a mask gives.
+/// A table with the model's own mask gives what the fused attention gives; the full table what a model without a mask
+/// gives.
 #[test]
 fn a_mask_table_stands_in_for_the_models_mask() {
     let table = |sees: &dyn Fn(usize, usize) -> bool| -> MaskTable {
@@ -671,7 +672,8 @@ fn formulas_say_what_is_done() {
     }
 }
 
-/// Means, log-sum-exps, unscaled scores and each head's matrices, held against what reads them and what they are read out of.
+/// Means, log-sum-exps, unscaled scores and each head's matrices, held against what reads them and what they are read
+/// out of.
 #[test]
 fn derived_tensors_follow_from_their_neighbours() {
     let grouped = Config { n_head: 4, n_kv_head: Some(2), d_model: 12, ..post(tiny()) };
@@ -982,10 +984,12 @@ fn notations_say_what_the_documents_say() {
     assert_eq!((ffn(&tiny()), ffn(&Config { d_ff: 48, ..tiny() })), ("B T F".into(), "B T 4C".into()));
 }
 
-/// A product is with a matrix or with its transpose, as the document means the matrix: (in, out), or as PyTorch and llm.c store it.
+/// A product is with a matrix or with its transpose, as the document means the matrix: (in, out), or as PyTorch and
+/// llm.c store it.
 #[test]
 fn formulas_transpose_what_a_notation_means_as_stored() {
-    // the documents' words for matrices (out, in): y = xAᵀ + b of "Zero-to-Hero", llm.c's parameters; and the token table, (V, C)
+    // the documents' words for matrices (out, in): y = xAᵀ + b of "Zero-to-Hero", llm.c's parameters; and the token
+    // table, (V, C)
     let as_stored = |word: &str| {
         let llmc = ["qkvw", "attprojw", "fcw", "fcprojw", "wte"];
         llmc.contains(&word)

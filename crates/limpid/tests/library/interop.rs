@@ -135,8 +135,8 @@ fn with_tensors(case: &Path, to: &Path, tensors: &[FileTensor], tie: Option<bool
     safetensors_file::write(&to.join("model.safetensors"), tensors.iter().map(out).collect(), facts).unwrap();
 }
 
-/// What a file has twice, transformers reads so (reference/tied.py): a copy alone stands for both, and one that differs is a head of its
-/// own, whatever config.json says of it.
+/// What a file has twice, transformers reads so (reference/tied.py): a copy alone stands for both, and one that differs
+/// is a head of its own, whatever config.json says of it.
 #[test]
 #[ignore = "gate"]
 fn tied_tables_are_read_however_files_store_them() {
@@ -218,8 +218,8 @@ impl Shown {
     }
 }
 
-/// docs/formats.md has the table that these numbers make: each family with two models or more, which are written as themselves, in which
-/// formats, and the worst difference.
+/// docs/formats.md has the table that these numbers make: each family with two models or more, which are written as
+/// themselves, in which formats, and the worst difference.
 #[test]
 #[ignore = "gate"]
 fn models_of_transformers_give_its_numbers() {
@@ -246,7 +246,8 @@ fn models_of_transformers_give_its_numbers() {
     assert!(page.contains(&table), "docs/formats.md lacks these lines\n{table}");
 }
 
-/// The models that llama.cpp's own converter made of those of transformers (`reference/gguf_families.py`), each with the folder of these.
+/// The models that llama.cpp's own converter made of those of transformers (`reference/gguf_families.py`), each with
+/// the folder of these.
 fn of_llama_cpp() -> Vec<(String, PathBuf, PathBuf)> {
     let of = |rest: &str| PathBuf::from(format!("{}/fixtures/{rest}", env!("CARGO_MANIFEST_DIR")));
     let files = std::fs::read_dir(of("gguf")).unwrap().map(|entry| entry.unwrap().path());
@@ -283,8 +284,8 @@ fn models_of_llama_cpp_give_the_same_numbers() {
     });
 }
 
-/// What llama.cpp's converter writes of a model is what limpid writes of it: of transformers' folder, and of the file again, bit for bit,
-/// keys too.
+/// What llama.cpp's converter writes of a model is what limpid writes of it: of transformers' folder, and of the file
+/// again, bit for bit, keys too.
 #[test]
 fn models_are_written_as_llama_cpp_s_converter_does() {
     let folder = Folder::new("as-theirs");
@@ -332,7 +333,8 @@ fn models_are_written_as_llama_cpp_s_converter_does() {
             }
             for (key, value) in theirs.metadata.iter() {
                 let own = ours.metadata.get(key);
-                // Falcon's context is a number of the converter's; what a model's card says, and longrope's context, are not of transformers' model
+                // Falcon's context is a number of the converter's; what a model's card says, and longrope's context,
+                // are not of transformers' model
                 let idle = [
                     "falcon.context_length",
                     "bloom.context_length",
@@ -353,7 +355,8 @@ fn models_are_written_as_llama_cpp_s_converter_does() {
     assert!(written > 45, "{written}");
 }
 
-/// Blocks stay what they are, of whatever types, where nothing else is asked for; where one type is, those that have it.
+/// Blocks stay what they are, of whatever types, where nothing else is asked for; where one type is, those that have
+/// it.
 #[test]
 fn blocks_pass_through() {
     use limpid::checkpoint::gguf;
@@ -432,7 +435,8 @@ fn with_key(from: &Path, to: &Path, key: &str, value: limpid::checkpoint::gguf::
     gguf::write(to, &metadata, tensors.collect()).unwrap();
 }
 
-/// A key of the architecture that nobody reads changes no number, and is then told, or is refused with the architectures that have it.
+/// A key of the architecture that nobody reads changes no number, and is then told, or is refused with the
+/// architectures that have it.
 #[test]
 fn keys_of_gguf_are_read_told_or_refused() {
     use limpid::checkpoint::gguf::GgufValue::{self, Bool, F32, U32};
@@ -491,7 +495,8 @@ fn keys_of_gguf_are_read_told_or_refused() {
     }
 }
 
-/// BERT's tokenizer goes into GGUF as llama.cpp has it and comes back: its ids, what stands round a text, and the words of the list.
+/// BERT's tokenizer goes into GGUF as llama.cpp has it and comes back: its ids, what stands round a text, and the words
+/// of the list.
 #[test]
 fn word_pieces_go_through_gguf() {
     use limpid::config::{Activation, Mask, NormPlace};
@@ -678,8 +683,8 @@ fn there_and_back_changes_no_byte() {
     assert!(parted > 10, "{parted} were in several files");
 }
 
-/// llama.cpp computes these models without their window (reference/llama_logits.py), so they are not written for it; with one as
-/// long as the context they are.
+/// llama.cpp computes these models without their window (reference/llama_logits.py), so they are not written for it;
+/// with one as long as the context they are.
 #[test]
 fn a_window_that_llama_cpp_leaves_out_is_refused() {
     let folder = Folder::new("idle-window");
@@ -693,8 +698,8 @@ fn a_window_that_llama_cpp_leaves_out_is_refused() {
     }
 }
 
-/// What is written in the place of another model leaves nothing of it, whole or parted, and a failure leaves all of it. Weights
-/// that an index does not name are another model's.
+/// What is written in the place of another model leaves nothing of it, whole or parted, and a failure leaves all of it.
+/// Weights that an index does not name are another model's.
 #[test]
 fn a_model_takes_the_place_of_another_whole() {
     let folder = Folder::new("place");
@@ -771,8 +776,8 @@ fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Resul
     Ok(())
 }
 
-/// What a folder has that limpid does not read travels through limpid's folder as it is, or is named; tokens that end a text stop
-/// a generation.
+/// What a folder has that limpid does not read travels through limpid's folder as it is, or is named; tokens that end a
+/// text stop a generation.
 #[test]
 fn files_that_limpid_does_not_read_travel() {
     let folder = Folder::new("travel");
@@ -1185,8 +1190,8 @@ impl Wrapper for Widened {
     }
 }
 
-/// Quantised weights run as they are, and answer as f32s of the same values do, bit for bit: sessions, scores, traces. A mixture of types in one
-/// parameter too: queries, keys and values have tensors of their own in such files.
+/// Quantised weights run as they are, and answer as f32s of the same values do, bit for bit: sessions, scores, traces.
+/// A mixture of types in one parameter too: queries, keys and values have tensors of their own in such files.
 #[test]
 fn quantised_weights_answer_as_their_values() {
     use crate::common::sequences::Sequences;
@@ -1268,7 +1273,8 @@ fn quantised_weights_answer_as_their_values() {
     }
 }
 
-/// Damaged configurations beside sound weights: an error or a model, never a panic, nor a table as large as a number says.
+/// Damaged configurations beside sound weights: an error or a model, never a panic, nor a table as large as a number
+/// says.
 #[test]
 #[ignore = "gate"]
 fn damaged_configurations_do_no_harm() {

@@ -1,5 +1,6 @@
-//! Reaching in: identities change no bit, an edited sequence is the same alone and in company, with a KV cache and without, and beside an
-//! independent implementation (PyTorch's hooks, `reference/interventions.py`) it gives the same numbers.
+//! Reaching in: identities change no bit, an edited sequence is the same alone and in company, with a KV cache and
+//! without, and beside an independent implementation (PyTorch's hooks, `reference/interventions.py`) it gives the same
+//! numbers.
 
 use crate::random_config::{CONTEXT, configs, fill};
 use limpid::backend::{Backend, Cpu};
@@ -103,7 +104,8 @@ fn what_changes_nothing_changes_no_bit() {
     assert!(tried > 1000, "{tried} sites");
 }
 
-/// A few changes of any kind at any place, of a sequence that comes to have `tokens` tokens; whatever contradicts itself is left out.
+/// A few changes of any kind at any place, of a sequence that comes to have `tokens` tokens; whatever contradicts
+/// itself is left out.
 pub fn random_steps(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -> usize) -> ResolvedSteps {
     let sites = sites(named);
     let mut steps: Vec<ResolvedStep> = vec![];
@@ -144,8 +146,8 @@ pub fn random_steps(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -
     steps.into_iter().collect()
 }
 
-/// Some sequences are changed, each in its way, and others are not; they come in pieces, beside each other, with a KV cache. Each gives the
-/// logits that it gives alone and whole.
+/// Some sequences are changed, each in its way, and others are not; they come in pieces, beside each other, with a KV
+/// cache. Each gives the logits that it gives alone and whole.
 #[test]
 fn a_run_with_a_cache_is_the_run_without() {
     let (mut edited, mut runs) = (0, 0);
@@ -206,8 +208,9 @@ fn a_run_with_a_cache_is_the_run_without() {
     assert!(runs > 40 && edited * 10 > runs * 9, "{edited} of {runs} were changed");
 }
 
-/// The numbers of an independent implementation: hooks of PyTorch on transformers' own models, in f64 (`reference/interventions.py`). The same
-/// runs in PyTorch's f32 differ from these by up to 3.3e-6, of logits up to 3.9.
+/// The numbers of an independent implementation: hooks of PyTorch on transformers' own models, in f64
+/// (`reference/interventions.py`). The same runs in PyTorch's f32 differ from these by up to 3.3e-6, of logits up to
+/// 3.9.
 #[test]
 #[ignore = "gate"]
 fn pytorch_gives_the_same_numbers() {
@@ -335,7 +338,8 @@ fn steps_in_rust_are_steps_in_json() {
     assert!(none.contains("the list is empty"), "{none}");
 }
 
-/// As many steps as there may be, each with positions of its own in all columns of one site, are checked for any prompt.
+/// As many steps as there may be, each with positions of its own in all columns of one site, are checked for any
+/// prompt.
 #[test]
 fn long_lists_are_checked() {
     let model = Model::new(&configs()[0], Mode::Inspect { batch: 1, context: CONTEXT }).unwrap();
@@ -351,7 +355,8 @@ fn long_lists_are_checked() {
     assert!(steps(255).on(&prompt, prompt.len()).unwrap_err().to_string().contains("both set"));
 }
 
-/// Steps of a source count as those of the list, and lie in each other no deeper than is useful; what is wrong with them names the way.
+/// Steps of a source count as those of the list, and lie in each other no deeper than is useful; what is wrong with
+/// them names the way.
 #[test]
 fn sources_with_steps_have_bounds() {
     let said = |given: Value| Interventions::try_from(given).unwrap_err().to_string();
@@ -387,7 +392,8 @@ fn sources_with_steps_have_bounds() {
     }
 }
 
-/// The lines of Rust in docs/interventions.md's table from TransformerLens; a test of the command holds that they are these.
+/// The lines of Rust in docs/interventions.md's table from TransformerLens; a test of the command holds that they are
+/// these.
 #[test]
 fn the_lines_of_the_guide_run() -> Result<(), limpid::Error> {
     let config = Config { d_model: 32, d_ff: 64, n_head: 4, n_layer: 2, context_length: 32, ..Config::preset("gpt2")? };

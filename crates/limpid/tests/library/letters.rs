@@ -1,5 +1,5 @@
-//! A letter is one size of a model: every shape that is printed beside letters, in any notation, in tables and diagrams, is what its letters
-//! come to and what the tensor has.
+//! A letter is one size of a model: every shape that is printed beside letters, in any notation, in tables and
+//! diagrams, is what its letters come to and what the tensor has.
 
 use crate::random_config::{configs, fill};
 use limpid::backend::Reference;
@@ -64,7 +64,8 @@ fn size(notation: Notation, config: &Config, letters: &str) -> usize {
         let times = || letter.split_at_checked(1).filter(|(n, _)| n.bytes().all(|byte| byte.is_ascii_digit()));
         match own {
             Some((_, n)) => *n,
-            None if letter == "features" => 3 * config.d_model, // of queries, keys and values; TransformerLens has no word
+            // of queries, keys and values; TransformerLens has no word
+            None if letter == "features" => 3 * config.d_model,
             None => times().map_or_else(
                 || panic!("{notation}: `{letter}` of `{letters}`"),
                 |(n, rest)| {

@@ -1,5 +1,6 @@
-//! The same bits at every instruction level: whole training steps and evaluations of every kind of model, by every optimizer, in
-//! both precisions. (That a decoded token is the full forward to the bit, at each level, is a test of decode.rs.)
+//! The same bits at every instruction level: whole training steps and evaluations of every kind of model, by every
+//! optimizer, in both precisions. (That a decoded token is the full forward to the bit, at each level, is a test of
+//! decode.rs.)
 
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu};

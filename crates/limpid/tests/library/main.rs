@@ -1,7 +1,8 @@
-//! The library's tests, in one program, so that it is linked once: `cargo test --workspace --test library decode::` runs those of decode.rs.
+//! The library's tests, in one program, so that it is linked once: `cargo test --workspace --test library decode::`
+//! runs those of decode.rs.
 //!
-//! What is about the repository rather than the library is `tests/repository`. A test that needs a process of its own starts this
-//! program anew (`common::alone`).
+//! What is about the repository rather than the library is `tests/repository`. A test that needs a process of its own
+//! starts this program anew (`common::alone`).
 
 mod adapters;
 mod by_layers;
@@ -39,6 +40,7 @@ mod timelapse;
 mod training;
 mod why;
 
-/// Counts what threads hold, for the tests that ask how much a call takes, and allocations, for those that ask for none.
+/// Counts what threads hold, for the tests that ask how much a call takes, and allocations, for those that ask for
+/// none.
 #[global_allocator]
 static COUNTING: common::counting::Counting = common::counting::Counting;

@@ -1,5 +1,5 @@
-//! Less memory for more work: what the backward makes again changes no bit, frees what the arithmetic on paper says, and is
-//! chosen by a budget.
+//! Less memory for more work: what the backward makes again changes no bit, frees what the arithmetic on paper says,
+//! and is chosen by a budget.
 
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu, Reference};
@@ -15,8 +15,8 @@ use limpid::train::{Batches, Recipe, Trainer, WindowShape};
 
 const CONTEXT: usize = 12;
 
-/// Three blocks of every shape that keeps different things: with dropout everywhere, gated with shared key heads and rotary
-/// positions, post-norm with an own head.
+/// Three blocks of every shape that keeps different things: with dropout everywhere, gated with shared key heads and
+/// rotary positions, post-norm with an own head.
 fn shapes() -> Vec<Config> {
     let p = 0.2;
     let dropout = Dropout { embedding: p, attention: p, projection: p, ffn: p, ..Dropout::NONE };
@@ -115,10 +115,10 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
     }
 }
 
-/// What is kept, counted by hand in units of one (N,C) tensor, for GPT-2's block at d_ff = 4 d_model. After the forward a block
-/// holds ln1, q, k, v, z, mid, ln2, 4 before and 4 after the activation, and what leaves it: 16. Without norms and
-/// activations 10; without the feed-forward's products 6; of heads and stream 2; of the stream 1. Beside the blocks there are the
-/// embedding's sum and the last norm's output: 2.
+/// What is kept, counted by hand in units of one (N,C) tensor, for GPT-2's block at d_ff = 4 d_model. After the forward
+/// a block holds ln1, q, k, v, z, mid, ln2, 4 before and 4 after the activation, and what leaves it: 16. Without norms
+/// and activations 10; without the feed-forward's products 6; of heads and stream 2; of the stream 1. Beside the blocks
+/// there are the embedding's sum and the last norm's output: 2.
 #[test]
 fn each_level_frees_what_the_arithmetic_says() {
     let config = Config { d_model: 64, n_head: 4, d_ff: 256, n_layer: 20, ..Config::preset("gpt2").unwrap() };
@@ -136,8 +136,9 @@ fn each_level_frees_what_the_arithmetic_says() {
     }
 }
 
-/// The products that are run again, counted by hand: per row and block 8 C F / 4 for the feed-forward's first (of 2 C F), 6 C² for
-/// queries, keys and values and 2 C² for what follows the heads, 4 C for each key; never the feed-forward's last.
+/// The products that are run again, counted by hand: per row and block 8 C F / 4 for the feed-forward's first (of 2 C
+/// F), 6 C² for queries, keys and values and 2 C² for what follows the heads, 4 C for each key; never the
+/// feed-forward's last.
 #[test]
 fn each_level_costs_what_the_arithmetic_says() {
     let config = Config { d_model: 64, n_head: 4, d_ff: 256, n_layer: 2, ..Config::preset("gpt2").unwrap() };

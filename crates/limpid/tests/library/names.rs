@@ -1,6 +1,6 @@
-//! Under every name of docs/names.md is what other programs have there: `fixtures/names` holds tensors that transformers computes in
-//! models of all families (`reference/names.py`, which compares more models, and TransformerLens). What no such model has is computed
-//! here from its neighbours.
+//! Under every name of docs/names.md is what other programs have there: `fixtures/names` holds tensors that
+//! transformers computes in models of all families (`reference/names.py`, which compares more models, and
+//! TransformerLens). What no such model has is computed here from its neighbours.
 
 use crate::common::filled::fill;
 use crate::common::{self, assert_close, wide};
@@ -16,7 +16,8 @@ use limpid::trace::{Keep, Trace, batch_of};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A tensor's error, relative to its largest element: transformers' numbers are rounded from f64, and limpid's f32 is up to 3e-6 away.
+/// A tensor's error, relative to its largest element: transformers' numbers are rounded from f64, and limpid's f32 is
+/// up to 3e-6 away.
 const TOLERANCE: f64 = 1e-5;
 
 fn fixtures(folder: &str) -> Vec<PathBuf> {
@@ -158,8 +159,8 @@ fn tiny() -> Config {
     Config { vocab_size: 11, context_length: 6, d_model: 12, n_head: 3, n_layer: 2, d_ff: 17, ..Config::default() }
 }
 
-/// Layer norms on what both parts add, factors of the embedding and of what is added, learned positions, and dropout, which does nothing
-/// here.
+/// Layer norms on what both parts add, factors of the embedding and of what is added, learned positions, and dropout,
+/// which does nothing here.
 #[test]
 fn norms_and_factors_of_branches_are_as_their_formulas_say() {
     let config = Config {

@@ -8,8 +8,8 @@
 //! * `SINGLE`, for the f32 kernels and `Cpu`. A result here is behind some 25 ops in a row, each rounding sums
 //!   of up to 40 terms: 25 x sqrt(40) x 6e-8 = 1e-5. (PyTorch's own f32 is off by about 1e-6 on these.)
 //!
-//! Families of models have theirs in `fixtures/training` (`reference/families.py train`), for the models of `fixtures/hf`: gradients and
-//! three steps.
+//! Families of models have theirs in `fixtures/training` (`reference/families.py train`), for the models of
+//! `fixtures/hf`: gradients and three steps.
 //!
 //! Both are relative to the greatest element of the tensor (see `common::assert_close`).
 
@@ -88,7 +88,8 @@ fn families_train_as_transformers_does() {
     pytorch::check_families();
 }
 
-/// What came later than GPT-2's choices is trained by another program too, in each of its values: no setting is forgotten above.
+/// What came later than GPT-2's choices is trained by another program too, in each of its values: no setting is
+/// forgotten above.
 #[test]
 fn families_have_every_later_choice() {
     let usual = Config::default();

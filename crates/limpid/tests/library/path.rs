@@ -1,5 +1,6 @@
-//! The path from a word to its reason: what a step divides adds up, a step's number is that of the bar that was followed, and sentences state the
-//! numbers of the run, all beside sums in f64 over the tensors of a run that kept everything.
+//! The path from a word to its reason: what a step divides adds up, a step's number is that of the bar that was
+//! followed, and sentences state the numbers of the run, all beside sums in f64 over the tensors of a run that kept
+//! everything.
 
 use crate::by_layers::{batch, by_layers, filled};
 use crate::random_config::configs;

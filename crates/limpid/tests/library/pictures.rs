@@ -386,7 +386,9 @@ fn layers_have_llm_cs_names() {
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 8 }).unwrap();
     let svg = Diagram::Layers.of_model(&model, Diagram::Layers.notation()).unwrap();
     // its 16 parameters and 23 activations, and nothing else
-    let words = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb encoded ln1 ln1_mean ln1_rstd qkv atty preatt att attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu fcproj residual3 lnf lnf_mean lnf_rstd logits probs losses";
+    let words = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb encoded \
+                 ln1 ln1_mean ln1_rstd qkv atty preatt att attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu \
+                 fcproj residual3 lnf lnf_mean lnf_rstd logits probs losses";
     for word in words.split(' ') {
         assert!(svg.contains(&format!(">{word}</text>")), "{word} in {svg}");
     }

@@ -1,5 +1,5 @@
-//! Every preset at its own size: the look before the first step, and a step. It takes minutes and gigabytes, so it is ignored unless
-//! asked for; `cargo xtask sweep` does.
+//! Every preset at its own size: the look before the first step, and a step. It takes minutes and gigabytes, so it is
+//! ignored unless asked for; `cargo xtask sweep` does.
 
 use limpid::backend::Cpu;
 use limpid::config::{Config, Mask, PRESETS};
@@ -16,8 +16,8 @@ fn available() -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(8 << 30, |kb| kb << 10)
 }
 
-/// Starts the presets of so many parameters with a batch of one window of at most 32 tokens; width, depth and vocabulary are the
-/// preset's. What does not fit in memory is returned.
+/// Starts the presets of so many parameters with a batch of one window of at most 32 tokens; width, depth and
+/// vocabulary are the preset's. What does not fit in memory is returned.
 fn start(sizes: Range<usize>) -> Vec<&'static str> {
     let mut over = vec![];
     for name in PRESETS.iter().copied() {

@@ -1,5 +1,5 @@
-//! Receipts: what an answer was made from makes it again, on every instruction set; and where it does not, the first token is named
-//! and why.
+//! Receipts: what an answer was made from makes it again, on every instruction set; and where it does not, the first
+//! token is named and why.
 
 use crate::common::folder::Folder;
 use limpid::checkpoint::Format;
@@ -158,8 +158,8 @@ fn what_differs_is_named() {
     assert!(replay(&lm, &with(&|r| r.request.prompt = vec![9999])).is_err());
 }
 
-/// Interventions stand in a receipt as they were given, and are repeated; one that was altered makes another answer. A receipt without any
-/// has no word of them.
+/// Interventions stand in a receipt as they were given, and are repeated; one that was altered makes another answer. A
+/// receipt without any has no word of them.
 #[test]
 fn interventions_are_replayed() {
     let lm = trained(1);

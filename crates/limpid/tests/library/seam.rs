@@ -45,7 +45,8 @@ struct Told {
     /// Gradients that are set aside, and the most that ever were.
     aside: AtomicUsize,
     most: AtomicUsize,
-    /// Whether the backend says that it runs ahead; whether an update was begun and not reported; rows that were fed meanwhile.
+    /// Whether the backend says that it runs ahead; whether an update was begun and not reported; rows that were fed
+    /// meanwhile.
     ahead: AtomicBool,
     begun: AtomicBool,
     early: AtomicUsize,
@@ -77,8 +78,8 @@ impl Told {
     }
 }
 
-/// A backend that hands on one op at a time, counts, waits, and fails where it is told to: not before an op has written what
-/// it writes, for that may be there or not.
+/// A backend that hands on one op at a time, counts, waits, and fails where it is told to: not before an op has written
+/// what it writes, for that may be there or not.
 struct Wrapped {
     own: Box<dyn Backend>,
     told: Arc<Told>,
@@ -359,7 +360,8 @@ fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
         let end = told.count.load(Relaxed);
         drop(whole);
         let want = left(&folder.0);
-        // some ops of what is between two saves, of an evaluation and of a save, and fewer of what comes before and after
+        // some ops of what is between two saves, of an evaluation and of a save, and fewer of what comes before and
+        // after
         let some = |range: std::ops::Range<usize>, every| range.step_by(every);
         let first = new();
         let begun = first.counted(|| run(&first, &folder.0, &text, &tokenizer)).1;
@@ -410,8 +412,9 @@ fn told_by(
     (events, done.map(|done| Summary { seconds: 0.0, tok_s: 0.0, ..done }).map_err(|error| error.to_string()))
 }
 
-/// A device that runs ahead has the next step's work before it is asked what the last one did. The run is the same: what is told, in its
-/// order, losses that are too large, numbers that are none, and what is left; and so it is if it is stopped.
+/// A device that runs ahead has the next step's work before it is asked what the last one did. The run is the same:
+/// what is told, in its order, losses that are too large, numbers that are none, and what is left; and so it is if it
+/// is stopped.
 #[test]
 #[ignore = "gate"]
 fn a_backend_that_runs_ahead_changes_nothing() {
@@ -718,8 +721,8 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
     }
 }
 
-/// Values come in any type that a backend takes and lie in either order: exactly what they are. The backends: the judge, one whose
-/// weights lie plain, one that packs them.
+/// Values come in any type that a backend takes and lie in either order: exactly what they are. The backends: the
+/// judge, one whose weights lie plain, one that packs them.
 #[test]
 fn values_of_every_type_are_taken_exactly() {
     let train = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
@@ -860,7 +863,8 @@ fn a_ticket_has_the_values_of_its_request() {
     }
 }
 
-/// A report that is asked for after the next backward is the one that was asked for at once; so is that of an update that was skipped.
+/// A report that is asked for after the next backward is the one that was asked for at once; so is that of an update
+/// that was skipped.
 #[test]
 fn a_report_may_come_late() {
     let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
@@ -943,7 +947,8 @@ fn relocate(draft: &mut UncheckedProgram, from: Region, to: usize) {
     }
 }
 
-/// A list with anything wrong in it is no program, so no backend ever sees it. Each change alone is refused, for its own reason.
+/// A list with anything wrong in it is no program, so no backend ever sees it. Each change alone is refused, for its
+/// own reason.
 #[test]
 fn what_is_wrong_in_a_list_makes_it_no_program() {
     type Alter = fn(&mut UncheckedProgram);
@@ -1154,8 +1159,8 @@ fn documents_in_a_window_fit() {
     backends(&model).into_iter().for_each(|mut backend| backend.feed(&batch).unwrap());
 }
 
-/// Muon's room is asked for before anything is changed, so the same update is done when there is memory. In a process of its own,
-/// whose memory is limited once its backend is there.
+/// Muon's room is asked for before anything is changed, so the same update is done when there is memory. In a process
+/// of its own, whose memory is limited once its backend is there.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_update_that_is_refused_memory_changes_nothing() {

@@ -1,5 +1,5 @@
-//! Weights that several runs share: the bits are those of weights of one's own, nobody changes them under another, and they are in
-//! memory once.
+//! Weights that several runs share: the bits are those of weights of one's own, nobody changes them under another, and
+//! they are in memory once.
 
 use crate::common::sequences::{SequenceId, Sequences};
 use crate::common::{alone, tiny};
@@ -187,8 +187,8 @@ fn weights_that_do_not_fit_are_refused_by_name() {
     assert!(limpid::backend::Reference::new(&model).share().is_err());
 }
 
-/// Two sessions, a trace and scores of one model, opened from a file or trained, take the weights' memory once. In a process of its
-/// own, whose memory is nobody else's.
+/// Two sessions, a trace and scores of one model, opened from a file or trained, take the weights' memory once. In a
+/// process of its own, whose memory is nobody else's.
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "gate"]

@@ -1,5 +1,5 @@
-//! Sweeps: every cell is a single run with the same intervention, bit for bit, whatever the model, the site and the metric; estimates come
-//! from gradients; questions without an answer are refused.
+//! Sweeps: every cell is a single run with the same intervention, bit for bit, whatever the model, the site and the
+//! metric; estimates come from gradients; questions without an answer are refused.
 
 use crate::common::folder::Folder;
 use crate::common::tiny;
@@ -488,8 +488,8 @@ fn a_large_sweep_is_confirmed_first() {
     assert_eq!(lm.sweep(&confirmed, &mut |_| true).unwrap().metric.shape, [2, 3]);
 }
 
-/// Gradients of chosen words: those of all targets add up to the gradient of the mean loss, which PyTorch's fixtures hold; a difference of
-/// logits is the difference of two; and slopes are their norms.
+/// Gradients of chosen words: those of all targets add up to the gradient of the mean loss, which PyTorch's fixtures
+/// hold; a difference of logits is the difference of two; and slopes are their norms.
 #[test]
 fn gradients_of_words_add_up_to_that_of_the_loss() {
     let config = Config { n_head: 4, n_kv_head: Some(2), positions: Positions::Rotary, ..tiny() };

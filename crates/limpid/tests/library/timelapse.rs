@@ -1,4 +1,5 @@
-//! A time-lapse changes nothing of the training, survives kills byte for byte, and says of the model what the model says itself.
+//! A time-lapse changes nothing of the training, survives kills byte for byte, and says of the model what the model
+//! says itself.
 
 use crate::common::folder::{Folder, copy_folder};
 use limpid::config::{Config, Dropout, Mask, NormPlace};
@@ -99,7 +100,8 @@ fn training_is_the_same_bytes_with_and_without() {
     }
 }
 
-/// The folder as a kill at any event leaves it, with part of a frame at the end of the file: resumed, it ends in the same bytes.
+/// The folder as a kill at any event leaves it, with part of a frame at the end of the file: resumed, it ends in the
+/// same bytes.
 #[test]
 #[ignore = "gate"]
 fn a_killed_run_ends_in_the_same_frames() {
@@ -268,7 +270,8 @@ fn what_cannot_be_probed_is_refused_before_anything_is_written() {
     assert_eq!(Timelapse::open(f.at("run")).unwrap().steps(), [5, 6, 8, 9][1..]);
 }
 
-/// A file that lost frames is told when its run goes on, with their number; one that is whole, or has a torn end, says nothing.
+/// A file that lost frames is told when its run goes on, with their number; one that is whole, or has a torn end, says
+/// nothing.
 #[test]
 fn lost_frames_are_told() {
     let f = Folder::new("lost");

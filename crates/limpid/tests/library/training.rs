@@ -22,7 +22,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-/// Whether `f` comes to allocate nothing. On a busy machine a thread may take its first task late, and makes its own memory then.
+/// Whether `f` comes to allocate nothing. On a busy machine a thread may take its first task late, and makes its own
+/// memory then.
 fn allocates_nothing(mut f: impl FnMut()) -> bool {
     (0..3).any(|_| allocations(&mut f) == 0)
 }
@@ -294,7 +295,8 @@ impl Ranks for Flaky {
     }
 }
 
-/// Other processes that are not reached, at any moment: the step is done again, or what was left of it, to the same bits.
+/// Other processes that are not reached, at any moment: the step is done again, or what was left of it, to the same
+/// bits.
 #[test]
 fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
     let text = text();
@@ -574,9 +576,9 @@ impl Wrapper for Faulty {
     }
 }
 
-/// Fresh weights of every scheme pass at the widths that models have, whatever norms and head: behind a norm a tied head
-/// expects the token that it is given, nats above ln V, which is no sign of large weights. Ten times the deviation is
-/// seen in all of them.
+/// Fresh weights of every scheme pass at the widths that models have, whatever norms and head: behind a norm a tied
+/// head expects the token that it is given, nats above ln V, which is no sign of large weights. Ten times the deviation
+/// is seen in all of them.
 #[test]
 #[ignore = "gate"]
 fn preflight_passes_fresh_weights_of_any_width() {
@@ -940,7 +942,8 @@ fn the_finder_finds_a_rate_that_trains() {
     assert_eq!(stopped.unwrap(), lr_finder::LrSearch { tried: vec![], suggested: None });
 }
 
-/// A shard that another program cuts while a run reads it ends the run with its name, not the process; the weights stay.
+/// A shard that another program cuts while a run reads it ends the run with its name, not the process; the weights
+/// stay.
 #[test]
 fn a_text_that_is_cut_while_it_is_read_is_an_error() {
     let path = std::env::temp_dir().join(format!("limpid-training-shard-{}.bin", std::process::id()));

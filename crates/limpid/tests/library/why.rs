@@ -1,5 +1,5 @@
-//! What is said of a number adds up to it: explanations, the logit lens, attribution, the units of a feed-forward network, each against sums
-//! in f64 or another way to the same number.
+//! What is said of a number adds up to it: explanations, the logit lens, attribution, the units of a feed-forward
+//! network, each against sums in f64 or another way to the same number.
 
 use crate::by_layers::{batch, by_layers, filled, tuned};
 use crate::random_config::configs;
@@ -29,8 +29,9 @@ fn close(what: &str, got: f64, want: f64, size: f64) {
     assert!(same || (got - want).abs() <= 1e-12 * size, "{what}: {got} is not {want}");
 }
 
-/// How far f32 may be from the exact result: a sum of n terms in any order is off by less than n + 16 roundings of the sum of sizes (16 for
-/// what a kernel does to a term: a weight has an exponential of its own); each step rounds its result, and carries on what was off before.
+/// How far f32 may be from the exact result: a sum of n terms in any order is off by less than n + 16 roundings of the
+/// sum of sizes (16 for what a kernel does to a term: a weight has an exponential of its own); each step rounds its
+/// result, and carries on what was off before.
 fn bound(why: &Explanation, exponents: f64) -> f64 {
     let u = f64::from(f32::EPSILON) / 2.0;
     let sizes: f64 = why.parts.iter().flat_map(|part| part.terms.iter().map(|term| term.value.abs())).sum();
@@ -250,7 +251,8 @@ fn bar(all: &Attribution, name: &str) -> f64 {
     all.bars.iter().find(|bar| bar.name == name).unwrap_or_else(|| panic!("no {name} in {all:#?}")).value
 }
 
-/// The bars of all units add up to the logit difference, and finer ones to coarser ones; a write's bar is what its definition says.
+/// The bars of all units add up to the logit difference, and finer ones to coarser ones; a write's bar is what its
+/// definition says.
 fn attribution_adds_up(trace: &Trace, seed: u64) {
     let config = trace.model().config.clone();
     let draw = |site: u64, n: usize| random::below(seed, 70 + site, 0, n as u64) as usize;
@@ -347,7 +349,8 @@ fn who_wrote_a_logit_adds_up_to_it() {
     assert!(refused.contains("token 11 is outside the model's vocabulary of 11"), "{refused}");
 }
 
-/// Its units one by one; and a unit's tokens, which go forward to the head, beside its bar, which comes back from there.
+/// Its units one by one; and a unit's tokens, which go forward to the head, beside its bar, which comes back from
+/// there.
 #[test]
 fn the_units_of_a_network_are_what_they_write() {
     for (seed, config) in configs().iter().enumerate().step_by(2) {

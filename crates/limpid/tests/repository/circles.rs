@@ -1,5 +1,5 @@
-//! Each file can be read after those that it names: no files of a crate name each other in a circle. A file may name the ones that it
-//! is a part of (`a/b.rs` names `a/mod.rs` and `lib.rs`), and a file that has parts names them.
+//! Each file can be read after those that it names: no files of a crate name each other in a circle. A file may name
+//! the ones that it is a part of (`a/b.rs` names `a/mod.rs` and `lib.rs`), and a file that has parts names them.
 
 use crate::source::{is_test, without_tests};
 use crate::tidy::{libraries, sources_of};

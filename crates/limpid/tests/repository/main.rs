@@ -1,4 +1,5 @@
-//! Tests of the repository: its crates side by side, its documents, a program outside it. Published crates go without them.
+//! Tests of the repository: its crates side by side, its documents, a program outside it. Published crates go without
+//! them.
 
 mod circles;
 mod outside;

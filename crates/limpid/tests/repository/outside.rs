@@ -35,8 +35,8 @@ fn a_program_outside_the_workspace_trains_and_generates() {
     fs::create_dir_all(folder.join("src")).unwrap();
     // only what computes is optimised; versions are those of the workspace, offline
     let manifest = format!(
-        "[package]\nname = \"outside\"\nedition = \"2024\"\n\n[dependencies.limpid]\npath = {own:?}\ndefault-features = false\n\n\
-         [workspace]\n\n[profile.dev]\ndebug = false\n[profile.dev.package.limpid-core]\nopt-level = 1\n"
+        "[package]\nname = \"outside\"\nedition = \"2024\"\n\n[dependencies.limpid]\npath = {own:?}\ndefault-features \
+         = false\n\n[workspace]\n\n[profile.dev]\ndebug = false\n[profile.dev.package.limpid-core]\nopt-level = 1\n"
     );
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();
     let lock = own.ancestors().map(|above| above.join("Cargo.lock")).find(|path| path.exists()).unwrap();

@@ -76,8 +76,8 @@ fn heads(path: &str) -> Vec<&str> {
     heads
 }
 
-/// Every module of the crate that `source`, the module `place` (`["kernels", "norm"]`), may not use: `crate::x`, and `super::x` where
-/// that is the crate's own.
+/// Every module of the crate that `source`, the module `place` (`["kernels", "norm"]`), may not use: `crate::x`, and
+/// `super::x` where that is the crate's own.
 fn offences(place: &[&str], source: &str) -> Vec<String> {
     let module = place[0];
     let allowed = LAYERS.iter().find(|(name, _)| *name == module).map_or(&[][..], |(_, uses)| uses);
@@ -207,7 +207,8 @@ const SYSTEM_MATHEMATICS: [&str; 16] = [
     ".atan2(",
 ];
 
-/// Results are the same on every machine, and the system's mathematical functions are not: `numeric/math.rs` has those that are.
+/// Results are the same on every machine, and the system's mathematical functions are not: `numeric/math.rs` has those
+/// that are.
 #[test]
 fn results_do_not_depend_on_the_systems_mathematics() {
     let counts = |name: &str| {
@@ -285,11 +286,12 @@ fn unsafe_lives_in_two_folders_and_four_files() {
     }
 }
 
-/// A named pipe waits for ever and a device has no end: files are read by `limpid_base::files`, which takes regular ones alone.
+/// A named pipe waits for ever and a device has no end: files are read by `limpid_base::files`, which takes regular
+/// ones alone.
 #[test]
 fn files_are_opened_in_one_place() {
-    /// Where others are meant: what a system says of itself, texts that may come through a pipe, a folder that is locked, the page's own
-    /// files while it is written, a terminal.
+    /// Where others are meant: what a system says of itself, texts that may come through a pipe, a folder that is
+    /// locked, the page's own files while it is written, a terminal.
     const MAY: [&str; 9] = [
         "limpid-base/files/mod.rs",
         "limpid-data/documents.rs",
@@ -329,8 +331,8 @@ fn nobody_asks_whether_it_is_a_gpu() {
     }
 }
 
-/// The command and the server open a model as an `Lm` and train by a `Training`, on a `Machine`. Kernels and backends are named by what
-/// measures, compares or explains them; elsewhere only the values that a user chooses, and errors.
+/// The command and the server open a model as an `Lm` and train by a `Training`, on a `Machine`. Kernels and backends
+/// are named by what measures, compares or explains them; elsewhere only the values that a user chooses, and errors.
 #[test]
 fn the_command_and_the_server_come_in_by_the_front_door() {
     const VALUES: &[&str] = &[
@@ -424,7 +426,8 @@ fn public_types_have_names_of_their_own() {
     assert_eq!(shared, known, "types that share a name, and those that may: {places:#?}");
 }
 
-/// Every function of a file that has a body of its own lines: its name, and its lines of code from `fn` to the brace that closes it.
+/// Every function of a file that has a body of its own lines: its name, and its lines of code from `fn` to the brace
+/// that closes it.
 fn functions(text: &str) -> Vec<(&str, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut all = vec![];
@@ -462,7 +465,8 @@ const LONGEST_FUNCTION: usize = 80;
 /// Most lines of code of a file.
 const LONGEST_FILE: usize = 800;
 
-/// Functions and files that are longer, with the lines that they have: whoever touches one makes it shorter, and none is added.
+/// Functions and files that are longer, with the lines that they have: whoever touches one makes it shorter, and none
+/// is added.
 const LONG: &[(&str, usize)] = &[
     ("limpid-checkpoint/formats/huggingface/families.rs", 1059),
     ("limpid-core/backend/cpu/backward.rs: inputs", 119),
@@ -535,8 +539,8 @@ fn page_sources() -> Vec<(String, String)> {
     paths.into_iter().map(|path| (name(&path), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// Every function of a script that has a body of its own lines: the line that begins it, and its lines of code up to the line, no further
-/// in, that closes it. What is handed a function across lines counts as a part of it.
+/// Every function of a script that has a body of its own lines: the line that begins it, and its lines of code up to
+/// the line, no further in, that closes it. What is handed a function across lines counts as a part of it.
 fn script_functions(text: &str) -> Vec<(&str, usize)> {
     let is_comment = |line: &str| ["//", "/*", "*"].iter().any(|start| line.trim_start().starts_with(start));
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty() && !is_comment(line)).collect();
@@ -644,8 +648,8 @@ fn the_references_name_what_exists() {
     assert_eq!(places.into_iter().find(|place| source(place).is_none()), None, "docs/references.md");
 }
 
-/// docs/contract.md has every requirement once, and what it names is there: sources, and in the last column of its tables tests
-/// (`file::name`, or `::name` of the file before).
+/// docs/contract.md has every requirement once, and what it names is there: sources, and in the last column of its
+/// tables tests (`file::name`, or `::name` of the file before).
 #[test]
 fn the_contract_names_what_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

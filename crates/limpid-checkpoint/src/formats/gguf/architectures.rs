@@ -1,6 +1,7 @@
 //! GGUF's architectures, as llama.cpp defines them: one table for reading and writing. An
-//! [`Architecture`] is data, like HuggingFace's families: the settings that all its models share, its keys, its tensors, and the settings
-//! that follow from which tensors are present. The table follows `src/models/*.cpp` and `conversion/*.py` of llama.cpp.
+//! [`Architecture`] is data, like HuggingFace's families: the settings that all its models share, its keys, its
+//! tensors, and the settings that follow from which tensors are present. The table follows `src/models/*.cpp` and
+//! `conversion/*.py` of llama.cpp.
 //!
 //! GGUF has no key for an activation function: GPT-NeoX, Falcon, MPT and BERT are read with the exact GELU that their
 //! models were trained with, where llama.cpp itself computes the tanh form.
@@ -41,7 +42,8 @@ pub(super) struct Architecture {
     fused: bool,
     /// Whether a head is stored even where it is the token table.
     copied: bool,
-    /// Whether llama.cpp reads its window and computes without it: a model gets no such window there that had another place.
+    /// Whether llama.cpp reads its window and computes without it: a model gets no such window there that had another
+    /// place.
     idle_window: bool,
 }
 
@@ -58,16 +60,16 @@ const PARTIAL: &[Key] = &[KvHeads, Rotary { wide: false, partial: true, factors:
 const FACTORS: &[Key] = &[KvHeads, Rotary { wide: true, partial: false, factors: true }];
 
 const TABLES: &str = "embed.weight=token_embd.weight pos_embed.weight=position_embd.weight \
-    segment_embed.weight=token_types.weight embed_norm=token_embd_norm";
+                      segment_embed.weight=token_types.weight embed_norm=token_embd_norm";
 const THIRDS: &str = "attn.qkv=blk.{}.attn_(q|k|v)";
 const FUSED: &str = "attn.qkv=blk.{}.attn_qkv:fused";
 const HEAD: &str = "attn.out=blk.{}.attn_output attn.q_norm=blk.{}.attn_q_norm:turned \
-    attn.k_norm=blk.{}.attn_k_norm:turned ln_final=output_norm unembed=output";
+                    attn.k_norm=blk.{}.attn_k_norm:turned ln_final=output_norm unembed=output";
 /// A head that is the token table, stored again.
 const COPY: &str = "embed.weight=output.weight:tied-head";
 const HEAD_COPY: &str = "output.weight";
-const NORMS: &str = "ln1=blk.{}.attn_norm ln1_post=blk.{}.post_attention_norm ln2=blk.{}.ffn_norm \
-    ln2_post=blk.{}.post_ffw_norm";
+const NORMS: &str =
+    "ln1=blk.{}.attn_norm ln1_post=blk.{}.post_attention_norm ln2=blk.{}.ffn_norm ln2_post=blk.{}.post_ffw_norm";
 const FFN: &str = "mlp.gate=blk.{}.ffn_gate mlp.in=blk.{}.ffn_up mlp.out=blk.{}.ffn_down";
 /// Gate and input in one matrix.
 const FFN_TOGETHER: &str = "mlp.gate=blk.{}.ffn_up:first-half mlp.in=blk.{}.ffn_up:second-half mlp.out=blk.{}.ffn_down";
@@ -363,8 +365,8 @@ impl Architecture {
         m
     }
 
-    /// Its keys for `c`, the configuration that they and its tensors say, what that lacks of `c`, and whether it has more. None if `c` has
-    /// a value that the keys cannot hold.
+    /// Its keys for `c`, the configuration that they and its tensors say, what that lacks of `c`, and whether it has
+    /// more. None if `c` has a value that the keys cannot hold.
     fn candidate(&self, c: &Config) -> Option<(Metadata, Config, Complaints, bool)> {
         let (mut not, mine) = (common(c), canonical(c));
         let m = self.write(&mine);
@@ -428,8 +430,8 @@ impl Dialect for GgufNames {
     }
 }
 
-/// The architecture that says a model (of several the one that it came in, else the first), its metadata with the tokenizer's, and
-/// the configuration with all that the architecture always has.
+/// The architecture that says a model (of several the one that it came in, else the first), its metadata with the
+/// tokenizer's, and the configuration with all that the architecture always has.
 ///
 /// # Errors
 /// Says what of `c` the architecture nearest to it lacks, or why it has no place for the tokenizer.
@@ -460,7 +462,8 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A size that stands there once for each block is that size, where llama.cpp reads it so; sizes that differ are refused by name.
+    /// A size that stands there once for each block is that size, where llama.cpp reads it so; sizes that differ are
+    /// refused by name.
     #[test]
     fn equal_sizes_of_all_blocks_are_one_size() {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid/fixtures/gguf/llama-gqa.gguf"));

@@ -1,5 +1,5 @@
-//! The keys of a GGUF file that describe its model: what each means ([`Key`]), and those of one file ([`Keys`]). The same lines serve reading
-//! and writing. A key that is not asked for is an error, unless no number depends on it.
+//! The keys of a GGUF file that describe its model: what each means ([`Key`]), and those of one file ([`Keys`]). The
+//! same lines serve reading and writing. A key that is not asked for is an error, unless no number depends on it.
 
 use crate::error::{CheckpointError, Result, refuse};
 use crate::formats::express::setting;
@@ -30,8 +30,8 @@ pub(super) const EPS: [&str; 2] = ["attention.layer_norm_epsilon", "attention.la
 
 /// One key of an architecture, below its name, or several that say one thing together.
 pub(super) enum Key {
-    /// A setting that is a number, its key, and its value where the key is missing: nothing if it must be there, `-` for the
-    /// setting's own default.
+    /// A setting that is a number, its key, and its value where the key is missing: nothing if it must be there, `-`
+    /// for the setting's own default.
     Is(&'static str, &'static str, &'static str),
     /// The same where the key has one over the number.
     Over(&'static str, &'static str),
@@ -41,19 +41,21 @@ pub(super) enum Key {
     Only(&'static str, fn() -> GgufValue, bool),
     /// Heads that share keys.
     KvHeads,
-    /// Rotary angles; whether heads may be of other sizes than d_model / n_head, be turned in part, and by Llama 3.1's factors.
+    /// Rotary angles; whether heads may be of other sizes than d_model / n_head, be turned in part, and by Llama 3.1's
+    /// factors.
     Rotary { wide: bool, partial: bool, factors: bool },
     /// A window: the blocks that have it, the base of their angles, and its length where the key is missing.
     Window(&'static str, Option<f64>, usize),
     /// Token vectors times the root of d_model.
     Root,
-    /// Scores by the root of d_model / n_head, whatever the heads' size is, in models of so many blocks (Gemma's of 27B).
+    /// Scores by the root of d_model / n_head, whatever the heads' size is, in models of so many blocks (Gemma's of
+    /// 27B).
     Broad(usize),
 }
 pub(super) use Key::{Broad, Flag, Is, KvHeads, Only, Over, Root, Rotary, Window};
 
-/// Keys of an architecture on which no number depends, or which say what tensors and other keys say: of its tokens, of vectors, of another
-/// head, of rotary angles that are not scaled so, and of windows, if there are some.
+/// Keys of an architecture on which no number depends, or which say what tensors and other keys say: of its tokens, of
+/// vectors, of another head, of rotary angles that are not scaled so, and of windows, if there are some.
 #[rustfmt::skip]
 const IDLE: &[&str] = &[
     "vocab_size", POOLING, "classifier.output_labels", "rope.scaling.finetuned", "rope.scaling.factor",
@@ -112,8 +114,8 @@ impl<'a> Keys<'a> {
     pub(super) fn checked<T>(&self, answer: std::result::Result<T, ConfigError>) -> Result<T> {
         answer.map_err(|source| CheckpointError::Config { path: self.path.into(), source })
     }
-    /// The keys that nothing here depends on; refuses one of the architecture that nobody asked for, unless it is known to change no number
-    /// of this model. `readers` are the architectures that read a key.
+    /// The keys that nothing here depends on; refuses one of the architecture that nobody asked for, unless it is known
+    /// to change no number of this model. `readers` are the architectures that read a key.
     pub(super) fn rest(&self, c: &Config, readers: impl Fn(&str) -> Vec<&'static str>) -> Result<Vec<String>> {
         let mut unused = vec![];
         for (full, value) in self.m.iter() {
@@ -126,8 +128,9 @@ impl<'a> Keys<'a> {
                     let others = if others.is_empty() { "none".into() } else { others.join(", ") };
                     let value: String = format!("{value:?}").chars().take(60).collect();
                     return self.bad(format!(
-                        "`{full}` is {value}, which limpid does not read in the architecture {}: it may change the model's numbers. \
-                         Architectures in which it does: {others}; a folder of HuggingFace's, from which such a file is made, says more",
+                        "`{full}` is {value}, which limpid does not read in the architecture {}: it may change the \
+                         model's numbers. Architectures in which it does: {others}; a folder of HuggingFace's, from \
+                         which such a file is made, says more",
                         self.architecture
                     ));
                 }
@@ -140,8 +143,8 @@ impl<'a> Keys<'a> {
     fn changes_nothing(&self, key: &str, c: &Config) -> bool {
         #[rustfmt::skip]
         const OFF: &[&str] = &[
-            "attention.clamp_kqv", "attention.max_alibi_bias", "attn_logit_softcapping", "final_logit_softcapping", "nextn_predict_layers",
-            "leading_dense_block_count",
+            "attention.clamp_kqv", "attention.max_alibi_bias", "attn_logit_softcapping", "final_logit_softcapping",
+            "nextn_predict_layers", "leading_dense_block_count",
         ];
         let full = self.full(key);
         let (said, number) =
@@ -168,10 +171,10 @@ impl<'a> Keys<'a> {
 fn is_used(key: &str) -> bool {
     #[rustfmt::skip]
     const TOKENIZERS: &[&str] = &[
-        "model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id", "unknown_token_id", "cls_token_id",
-        "seperator_token_id", "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "normalizer.lowercase",
-        "normalizer.strip_accents", "token_type_count", "eot_token_id", "eom_token_id", "fim_pad_token_id", "fim_rep_token_id",
-        "fim_sep_token_id",
+        "model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id", "unknown_token_id",
+        "cls_token_id", "seperator_token_id", "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix",
+        "normalizer.lowercase", "normalizer.strip_accents", "token_type_count", "eot_token_id", "eom_token_id",
+        "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id",
     ];
     const GENERAL: &[&str] = &["architecture", "file_type", "quantization_version", "alignment"];
     let below = |part: &str, known: &[&str]| key.strip_prefix(part).is_some_and(|key| known.contains(&key));

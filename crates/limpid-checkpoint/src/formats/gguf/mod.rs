@@ -1,8 +1,8 @@
-//! llama.cpp's GGUF: a model in one file, with its tokenizer. `architectures` is the table of what llama.cpp calls kinds of models, `keys`
-//! their keys, `vocabulary` the tokenizer; the container is [`crate::gguf`].
+//! llama.cpp's GGUF: a model in one file, with its tokenizer. `architectures` is the table of what llama.cpp calls
+//! kinds of models, `keys` their keys, `vocabulary` the tokenizer; the container is [`crate::gguf`].
 //!
-//! Norms, biases, position and segment tables are F32 always; blocks are for matrices whose rows are whole blocks: others are Q8_0
-//! then, or F16.
+//! Norms, biases, position and segment tables are F32 always; blocks are for matrices whose rows are whole blocks:
+//! others are Q8_0 then, or F16.
 
 mod architectures;
 mod keys;
@@ -90,7 +90,8 @@ impl ModelFormat for GgufFile {
         let Some(stated) = m.maybe(&key, Metadata::u64)?.filter(|stated| *stated != 0) else { return Ok(None) };
         let Some((_, name)) = POOLINGS.iter().find(|(n, _)| u64::from(*n) == stated) else {
             let what = format!(
-                "`{key}` is {stated}: limpid has 1 (mean), 2 (cls) and 3 (last); ask for one of these by name to pool that way"
+                "`{key}` is {stated}: limpid has 1 (mean), 2 (cls) and 3 (last); ask for one of these by name to pool \
+                 that way"
             );
             return refuse(path, what);
         };
@@ -109,17 +110,18 @@ impl ModelFormat for GgufFile {
         let differences = [
             (
                 nfc,
-                "llama.cpp does not normalise texts to NFC, as this tokenizer does: texts that are not NFC get other ids there",
+                "llama.cpp does not normalise texts to NFC, as this tokenizer does: texts that are not NFC get other \
+                 ids there",
             ),
             (
                 blank_once,
-                "llama.cpp puts a blank before every text and after every special token, and this tokenizer only before a text \
-                 that begins with none: other texts have other ids there",
+                "llama.cpp puts a blank before every text and after every special token, and this tokenizer only \
+                 before a text that begins with none: other texts have other ids there",
             ),
             (
                 endless,
-                "it has no token that ends a text, which GGUF cannot express: llama.cpp ends a generation at token 11, or at 2 of \
-                 SentencePiece's",
+                "it has no token that ends a text, which GGUF cannot express: llama.cpp ends a generation at token \
+                 11, or at 2 of SentencePiece's",
             ),
         ];
         differences.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect()
@@ -192,8 +194,8 @@ fn metadata_of(writing: &Writing, kind: &'static Architecture, mut said: Metadat
     Ok(metadata)
 }
 
-/// Writes the tokens that end a text or a turn and that nothing in the file names yet, as far as there are places for them: llama.cpp also
-/// knows the usual ones by their texts.
+/// Writes the tokens that end a text or a turn and that nothing in the file names yet, as far as there are places for
+/// them: llama.cpp also knows the usual ones by their texts.
 fn put_ends(m: &mut Metadata, ends: &[u32]) {
     if m.get("tokenizer.ggml.tokens").is_none() {
         return;
@@ -209,7 +211,8 @@ fn put_ends(m: &mut Metadata, ends: &[u32]) {
     }
 }
 
-/// What of a file's metadata goes into another of `kind`, beside what is said there anew. `keep_types`: tensors keep their types.
+/// What of a file's metadata goes into another of `kind`, beside what is said there anew. `keep_types`: tensors keep
+/// their types.
 fn taken_over(m: &Metadata, kind: &Architecture, keep_types: bool) -> Metadata {
     let same_kind = m.str("general.architecture").is_ok_and(|name| name == kind.name);
     m.clone().without(|key| match key.split('.').next().unwrap_or(key) {

@@ -179,8 +179,8 @@ mod tests {
         }
     }
 
-    /// Vocabularies of GGUF files give the ids that llama.cpp gives, end where it ends, and are refused where it refuses them
-    /// (reference/gguf_vocab.py).
+    /// Vocabularies of GGUF files give the ids that llama.cpp gives, end where it ends, and are refused where it
+    /// refuses them (reference/gguf_vocab.py).
     #[test]
     fn vocabularies_are_what_llama_cpp_makes_of_them() {
         let told: serde_json::Value = serde_json::from_str(include_str!("../../../fixtures/gguf_vocab.json")).unwrap();

@@ -1,8 +1,9 @@
-//! The table of HuggingFace's families, each read off its `configuration_` and `modeling_` files in transformers 5.23. What
-//! several share comes first: keys of sizes, tensors of Llama's kind and of BERT's. A family is then what differs.
+//! The table of HuggingFace's families, each read off its `configuration_` and `modeling_` files in transformers 5.23.
+//! What several share comes first: keys of sizes, tensors of Llama's kind and of BERT's. A family is then what differs.
 //!
-//! To add one: an entry of [`ALL`] with what all its models have (`always`, where that is not GPT-2's), its keys and their values where
-//! a file has none (`usual`, where those are not the shared lists'), its tensors; two models in `reference/families.py`.
+//! To add one: an entry of [`ALL`] with what all its models have (`always`, where that is not GPT-2's), its keys and
+//! their values where a file has none (`usual`, where those are not the shared lists'), its tensors; two models in
+//! `reference/families.py`.
 
 use super::family::Family;
 use super::keys::Key::{Act, All, By, Cap, Choice, Follows, Idle, Is, Only, Rope, Window};
@@ -16,15 +17,13 @@ use std::collections::HashMap;
 
 // ---- keys that families share
 
-const SIZES: Key =
-    Is("vocab_size=vocab_size d_model=hidden_size n_head=num_attention_heads n_layer=num_hidden_layers \
-    d_ff=intermediate_size");
+const SIZES: Key = Is("vocab_size=vocab_size d_model=hidden_size n_head=num_attention_heads \
+                       n_layer=num_hidden_layers d_ff=intermediate_size");
 const GPT_SIZES: Key = Is("vocab_size=vocab_size context_length=n_positions|max_position_embeddings|n_ctx \
-    d_model=n_embd|hidden_size n_head=n_head|num_attention_heads n_layer=n_layer|num_hidden_layers \
-    norm_eps=layer_norm_epsilon?1e-5");
-const GPT_DROPOUT: Key = Is(
-    "dropout_embedding=embd_pdrop?0.1 dropout_attention=attn_pdrop?0.1 dropout_projection,dropout_ffn=resid_pdrop?0.1",
-);
+                           d_model=n_embd|hidden_size n_head=n_head|num_attention_heads \
+                           n_layer=n_layer|num_hidden_layers norm_eps=layer_norm_epsilon?1e-5");
+const GPT_DROPOUT: Key = Is("dropout_embedding=embd_pdrop?0.1 dropout_attention=attn_pdrop?0.1 \
+        dropout_projection,dropout_ffn=resid_pdrop?0.1");
 const N_INNER: Key = Is("d_ff=n_inner?4*d_model");
 /// d_ff is 4 d_model always.
 const FOURFOLD: Key = Follows(|c| c.d_ff = c.d_model.saturating_mul(4));
@@ -48,9 +47,8 @@ const ATTENTION_BIAS: Key = Is("attention_bias=attention_bias?false");
 const FFN_BIAS: Key = Is("ffn_bias=mlp_bias?false");
 const USE_BIAS: Key = Is("attention_bias,ffn_bias=use_bias?true");
 /// Phi's.
-const PHI_DROPOUT: Key = Is(
-    "dropout_embedding=embd_pdrop?0 dropout_attention=attention_dropout?0 dropout_projection,dropout_ffn=resid_pdrop?0",
-);
+const PHI_DROPOUT: Key = Is("dropout_embedding=embd_pdrop?0 dropout_attention=attention_dropout?0 \
+        dropout_projection,dropout_ffn=resid_pdrop?0");
 
 /// What most of Llama's kind have: rotary positions, norms by RMS, a gated network without biases.
 pub(crate) const GATED_RMS: &str = "positions=rotary norm=rms norm_offset=false ffn_bias=false ffn_gated=true";
@@ -76,8 +74,8 @@ const BERT_KEYS: Key = All(&[
     Is("dropout_embedding,dropout_projection,dropout_ffn=hidden_dropout_prob?0.1 \
         dropout_attention=attention_probs_dropout_prob?0.1"),
 ]);
-pub(crate) const BERTS: &str = "norm_place=post final_norm=false embedding_norm=true mask=bidirectional head_bias=true \
-    head_transform=true";
+pub(crate) const BERTS: &str =
+    "norm_place=post final_norm=false embedding_norm=true mask=bidirectional head_bias=true head_transform=true";
 /// Positions are counted from 2, after `pad_token_id`.
 const FROM_2: Key = All(&[
     By(
@@ -101,22 +99,24 @@ const TIED_COPY: &[(&str, &str)] = &[("lm_head.weight", "embed_tokens.weight")];
 const WTE_COPY: &[(&str, &str)] = &[("lm_head.weight", "wte.weight")];
 /// Attention with matrices of their own.
 const QKV: &str = "attn.qkv=layers.{}.self_attn.(q|k|v)_proj attn.out=layers.{}.self_attn.o_proj \
-    attn.q_norm=layers.{}.self_attn.q_norm:turned attn.k_norm=layers.{}.self_attn.k_norm:turned";
+                   attn.q_norm=layers.{}.self_attn.q_norm:turned attn.k_norm=layers.{}.self_attn.k_norm:turned";
 const GATED: &str = "mlp.gate=layers.{}.mlp.gate_proj mlp.in=layers.{}.mlp.up_proj mlp.out=layers.{}.mlp.down_proj";
 const GATED_TOGETHER: &str = "mlp.gate=layers.{}.mlp.gate_up_proj:first-half \
-    mlp.in=layers.{}.mlp.gate_up_proj:second-half mlp.out=layers.{}.mlp.down_proj";
+                              mlp.in=layers.{}.mlp.gate_up_proj:second-half mlp.out=layers.{}.mlp.down_proj";
 const NORMS: &str = "ln1=layers.{}.input_layernorm ln2=layers.{}.post_attention_layernorm ln_final=norm";
 /// Gemma 2's four norms of a block.
 const FOUR_NORMS: &str = "ln1=layers.{}.input_layernorm ln1_post=layers.{}.post_attention_layernorm \
-    ln2=layers.{}.pre_feedforward_layernorm ln2_post=layers.{}.post_feedforward_layernorm ln_final=norm";
+                          ln2=layers.{}.pre_feedforward_layernorm ln2_post=layers.{}.post_feedforward_layernorm \
+                          ln_final=norm";
 const LLAMA_TENSORS: &[&str] = &[EMBED_TOKENS, QKV, GATED, NORMS];
 
 const BERT_EMBEDDINGS: &str = "embed.weight=embeddings.word_embeddings.weight \
-    segment_embed.weight=embeddings.token_type_embeddings.weight embed_norm=embeddings.LayerNorm";
+                               segment_embed.weight=embeddings.token_type_embeddings.weight \
+                               embed_norm=embeddings.LayerNorm";
 const BERT_BLOCKS: &str = "attn.qkv=encoder.layer.{}.attention.self.(query|key|value) \
-    attn.out=encoder.layer.{}.attention.output.dense ln1=encoder.layer.{}.attention.output.LayerNorm \
-    mlp.in=encoder.layer.{}.intermediate.dense mlp.out=encoder.layer.{}.output.dense \
-    ln2=encoder.layer.{}.output.LayerNorm";
+                           attn.out=encoder.layer.{}.attention.output.dense \
+                           ln1=encoder.layer.{}.attention.output.LayerNorm mlp.in=encoder.layer.{}.intermediate.dense \
+                           mlp.out=encoder.layer.{}.output.dense ln2=encoder.layer.{}.output.LayerNorm";
 const POSITIONS: &str = "pos_embed.weight=embeddings.position_embeddings.weight";
 const POSITIONS_FROM_2: &str = "pos_embed.weight=embeddings.position_embeddings.weight:from-2";
 /// Poolers, index tables, and heads that are not over the vocabulary.
@@ -142,7 +142,7 @@ const FAMILY: Family = Family {
 };
 
 const GPT_BLOCKS: &str = "ln1=h.{}.ln_1 attn.qkv=h.{}.attn.c_attn:transposed attn.out=h.{}.attn.c_proj:transposed \
-    ln2=h.{}.ln_2 mlp.in=h.{}.mlp.c_fc:transposed mlp.out=h.{}.mlp.c_proj:transposed";
+                          ln2=h.{}.ln_2 mlp.in=h.{}.mlp.c_fc:transposed mlp.out=h.{}.mlp.c_proj:transposed";
 const GPT_MASKS: &[&str] = &["*.attn.bias", "*.attn.masked_bias"];
 
 const ROBERTAS: Family = Family {
@@ -151,7 +151,7 @@ const ROBERTAS: Family = Family {
     keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, FROM_2],
     tensors: &[BERT_EMBEDDINGS, POSITIONS_FROM_2, BERT_BLOCKS],
     head: "head.dense=lm_head.dense head.ln=lm_head.layer_norm unembed.weight=lm_head.decoder.weight \
-        unembed.bias=lm_head.bias",
+           unembed.bias=lm_head.bias",
     copies: &[
         ("lm_head.decoder.weight", "embeddings.word_embeddings.weight"),
         ("lm_head.decoder.bias", "lm_head.bias"),
@@ -244,7 +244,7 @@ pub static ALL: &[Family] = &[
         keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, GIVEN_CONTEXT],
         tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
         head: "head.dense=cls.predictions.transform.dense head.ln=cls.predictions.transform.LayerNorm \
-            unembed.weight=cls.predictions.decoder.weight unembed.bias=cls.predictions.bias",
+               unembed.weight=cls.predictions.decoder.weight unembed.bias=cls.predictions.bias",
         copies: &[
             ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
             ("cls.predictions.decoder.bias", "cls.predictions.bias"),
@@ -300,9 +300,8 @@ pub static ALL: &[Family] = &[
         names: ["OPT", "opt", "OPTForCausalLM"],
         prefix: "model.decoder.",
         keys: &[
-            Is(
-                "vocab_size=vocab_size d_model=hidden_size n_head=num_attention_heads n_layer=num_hidden_layers d_ff=ffn_dim",
-            ),
+            Is("vocab_size=vocab_size d_model=hidden_size n_head=num_attention_heads n_layer=num_hidden_layers \
+                d_ff=ffn_dim"),
             CONTEXT,
             Act(&["activation_function"], "relu", spellings),
             TIED,
@@ -320,8 +319,8 @@ pub static ALL: &[Family] = &[
         tensors: &[
             EMBED_TOKENS,
             "pos_embed.weight=embed_positions.weight:from-2 ln1=layers.{}.self_attn_layer_norm \
-                attn.qkv=layers.{}.self_attn.(q|k|v)_proj attn.out=layers.{}.self_attn.out_proj \
-                ln2=layers.{}.final_layer_norm mlp.in=layers.{}.fc1 mlp.out=layers.{}.fc2 ln_final=final_layer_norm",
+             attn.qkv=layers.{}.self_attn.(q|k|v)_proj attn.out=layers.{}.self_attn.out_proj \
+             ln2=layers.{}.final_layer_norm mlp.in=layers.{}.fc1 mlp.out=layers.{}.fc2 ln_final=final_layer_norm",
         ],
         ..FAMILY
     },
@@ -349,8 +348,8 @@ pub static ALL: &[Family] = &[
             ),
         ],
         tensors: &["embed.weight=wte.weight pos_embed.weight=wpe.weight ln1=h.{}.ln_1 \
-            attn.qkv=h.{}.attn.c_attn:grouped attn.out=h.{}.attn.c_proj ln2=h.{}.ln_2 mlp.in=h.{}.mlp.c_fc \
-            mlp.out=h.{}.mlp.c_proj ln_final=ln_f"],
+                    attn.qkv=h.{}.attn.c_attn:grouped attn.out=h.{}.attn.c_proj ln2=h.{}.ln_2 mlp.in=h.{}.mlp.c_fc \
+                    mlp.out=h.{}.mlp.c_proj ln_final=ln_f"],
         copies: WTE_COPY,
         idle: GPT_MASKS,
         ..FAMILY
@@ -455,9 +454,8 @@ pub static ALL: &[Family] = &[
         prefix: "distilbert.",
         always: &[BERTS, "norm_eps=1e-12"],
         keys: &[
-            Is(
-                "vocab_size=vocab_size context_length=max_position_embeddings?2048 d_model=dim n_head=n_heads n_layer=n_layers d_ff=hidden_dim",
-            ),
+            Is("vocab_size=vocab_size context_length=max_position_embeddings?2048 d_model=dim n_head=n_heads \
+                n_layer=n_layers d_ff=hidden_dim"),
             Act(&["activation"], "gelu", spellings),
             TIED,
             Is("dropout_embedding,dropout_projection,dropout_ffn=dropout?0.1"),
@@ -469,11 +467,11 @@ pub static ALL: &[Family] = &[
             BERT_EMBEDDINGS,
             POSITIONS,
             "attn.qkv=transformer.layer.{}.attention.(q|k|v)_lin attn.out=transformer.layer.{}.attention.out_lin \
-                ln1=transformer.layer.{}.sa_layer_norm mlp.in=transformer.layer.{}.ffn.lin1 \
-                mlp.out=transformer.layer.{}.ffn.lin2 ln2=transformer.layer.{}.output_layer_norm",
+             ln1=transformer.layer.{}.sa_layer_norm mlp.in=transformer.layer.{}.ffn.lin1 \
+             mlp.out=transformer.layer.{}.ffn.lin2 ln2=transformer.layer.{}.output_layer_norm",
         ],
         head: "head.dense=vocab_transform head.ln=vocab_layer_norm unembed.weight=vocab_projector.weight \
-            unembed.bias=vocab_projector.bias",
+               unembed.bias=vocab_projector.bias",
         copies: &[("vocab_projector.weight", "embeddings.word_embeddings.weight")],
         idle: &["embeddings.position_ids", "pre_classifier.*", "classifier.*", "qa_outputs.*"],
         ..FAMILY
@@ -489,8 +487,8 @@ pub static ALL: &[Family] = &[
     Family { names: ["XLM-RoBERTa", "xlm-roberta", "XLMRobertaForMaskedLM"], headless: "XLMRobertaModel", ..ROBERTAS },
     // CamemBERT (Martin et al. 2020).
     Family { names: ["CamemBERT", "camembert", "CamembertForMaskedLM"], headless: "CamembertModel", ..ROBERTAS },
-    // ELECTRA (Clark et al. 2020), BERT whose embedding may have a width of its own: the generator with its head, the discriminator's
-    // hidden states.
+    // ELECTRA (Clark et al. 2020), BERT whose embedding may have a width of its own: the generator with its head, the
+    // discriminator's hidden states.
     Family {
         names: ["ELECTRA", "electra", "ElectraForMaskedLM"],
         headless: "ElectraModel",
@@ -512,14 +510,14 @@ pub static ALL: &[Family] = &[
         ],
         tensors: &[BERT_EMBEDDINGS, POSITIONS, "embed.project=embeddings_project", BERT_BLOCKS],
         head: "head.dense=generator_predictions.dense head.ln=generator_predictions.LayerNorm \
-            unembed.weight=generator_lm_head.weight unembed.bias=generator_lm_head.bias",
+               unembed.weight=generator_lm_head.weight unembed.bias=generator_lm_head.bias",
         copies: &[("generator_lm_head.weight", "embeddings.word_embeddings.weight")],
         idle: &["embeddings.position_ids", "discriminator_predictions.*", "classifier.*"],
         head_gelu: true,
         ..FAMILY
     },
-    // ALBERT (Lan et al. 2020): BERT whose blocks are one, and whose embedding has a width of its own, from which a product always leads
-    // to the stream.
+    // ALBERT (Lan et al. 2020): BERT whose blocks are one, and whose embedding has a width of its own, from which a
+    // product always leads to the stream.
     Family {
         names: ["ALBERT", "albert", "AlbertForMaskedLM"],
         headless: "AlbertModel",
@@ -543,7 +541,8 @@ pub static ALL: &[Family] = &[
             Is("dropout_embedding,dropout_projection=hidden_dropout_prob?0 \
                 dropout_attention=attention_probs_dropout_prob?0"),
             Idle(
-                "classifier_dropout_prob down_scale_factor gap_size net_structure_type num_memory_blocks layers_to_keep",
+                "classifier_dropout_prob down_scale_factor gap_size net_structure_type num_memory_blocks \
+                 layers_to_keep",
             ),
         ],
         usual: "context_length=512",
@@ -551,15 +550,15 @@ pub static ALL: &[Family] = &[
             BERT_EMBEDDINGS,
             POSITIONS,
             "embed.project=encoder.embedding_hidden_mapping_in \
-                blocks.0.attn.qkv=encoder.albert_layer_groups.0.albert_layers.0.attention.(query|key|value) \
-                blocks.0.attn.out=encoder.albert_layer_groups.0.albert_layers.0.attention.dense \
-                blocks.0.ln1=encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm \
-                blocks.0.mlp.in=encoder.albert_layer_groups.0.albert_layers.0.ffn \
-                blocks.0.mlp.out=encoder.albert_layer_groups.0.albert_layers.0.ffn_output \
-                blocks.0.ln2=encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm",
+             blocks.0.attn.qkv=encoder.albert_layer_groups.0.albert_layers.0.attention.(query|key|value) \
+             blocks.0.attn.out=encoder.albert_layer_groups.0.albert_layers.0.attention.dense \
+             blocks.0.ln1=encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm \
+             blocks.0.mlp.in=encoder.albert_layer_groups.0.albert_layers.0.ffn \
+             blocks.0.mlp.out=encoder.albert_layer_groups.0.albert_layers.0.ffn_output \
+             blocks.0.ln2=encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm",
         ],
         head: "head.dense=predictions.dense head.ln=predictions.LayerNorm unembed.weight=predictions.decoder.weight \
-            unembed.bias=predictions.bias",
+               unembed.bias=predictions.bias",
         copies: &[
             ("predictions.decoder.weight", "embeddings.word_embeddings.weight"),
             ("predictions.decoder.bias", "predictions.bias"),
@@ -608,8 +607,8 @@ pub static ALL: &[Family] = &[
         tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
         ..FAMILY
     },
-    // Gemma 3 (Gemma Team 2025), its text: queries and keys are normalised, and blocks with a window have rotary angles of their
-    // own.
+    // Gemma 3 (Gemma Team 2025), its text: queries and keys are normalised, and blocks with a window have rotary angles
+    // of their own.
     Family {
         names: ["Gemma 3", "gemma3_text", "Gemma3ForCausalLM"],
         always: &[GATED_RMS, "norm_gain_less_one=true norm_place=both qk_norm=head"],
@@ -659,8 +658,8 @@ pub static ALL: &[Family] = &[
             Idle("attention_layers"), // the same, written out
         ],
         tensors: &["embed.weight=wte.weight pos_embed.weight=wpe.weight ln1=h.{}.ln_1 \
-            attn.qkv=h.{}.attn.attention.(q|k|v)_proj attn.out=h.{}.attn.attention.out_proj ln2=h.{}.ln_2 \
-            mlp.in=h.{}.mlp.c_fc mlp.out=h.{}.mlp.c_proj ln_final=ln_f"],
+                    attn.qkv=h.{}.attn.attention.(q|k|v)_proj attn.out=h.{}.attn.attention.out_proj ln2=h.{}.ln_2 \
+                    mlp.in=h.{}.mlp.c_fc mlp.out=h.{}.mlp.c_proj ln_final=ln_f"],
         copies: WTE_COPY,
         idle: &["*.attn.attention.bias", "*.attn.attention.masked_bias"],
         ..FAMILY
@@ -683,11 +682,10 @@ pub static ALL: &[Family] = &[
             Is("dropout_embedding,dropout_projection,dropout_ffn=hidden_dropout?0"),
         ],
         usual: "attention_bias=true",
-        tensors: &[
-            "embed.weight=embed_in.weight ln1=layers.{}.input_layernorm ln2=layers.{}.post_attention_layernorm \
-            attn.qkv=layers.{}.attention.query_key_value:grouped attn.out=layers.{}.attention.dense \
-            mlp.in=layers.{}.mlp.dense_h_to_4h mlp.out=layers.{}.mlp.dense_4h_to_h ln_final=final_layer_norm",
-        ],
+        tensors: &["embed.weight=embed_in.weight ln1=layers.{}.input_layernorm \
+                    ln2=layers.{}.post_attention_layernorm attn.qkv=layers.{}.attention.query_key_value:grouped \
+                    attn.out=layers.{}.attention.dense mlp.in=layers.{}.mlp.dense_h_to_4h \
+                    mlp.out=layers.{}.mlp.dense_4h_to_h ln_final=final_layer_norm"],
         head: "unembed.weight=embed_out.weight",
         copies: &[("embed_out.weight", "embed_in.weight")],
         idle: &["*.attention.bias", "*.attention.masked_bias"],
@@ -710,13 +708,14 @@ pub static ALL: &[Family] = &[
         tensors: &[
             EMBED_TOKENS,
             "ln1=layers.{}.input_layernorm attn.qkv=layers.{}.self_attn.(q|k|v)_proj \
-                attn.out=layers.{}.self_attn.dense mlp.in=layers.{}.mlp.fc1 mlp.out=layers.{}.mlp.fc2 \
-                ln_final=final_layernorm",
+             attn.out=layers.{}.self_attn.dense mlp.in=layers.{}.mlp.fc1 mlp.out=layers.{}.mlp.fc2 \
+             ln_final=final_layernorm",
         ],
         head: BIASED_HEAD,
         ..FAMILY
     },
-    // GPT-J (Wang and Komatsuzaki 2021): rotary pairs are neighbours, both parts of a block side by side after one norm.
+    // GPT-J (Wang and Komatsuzaki 2021): rotary pairs are neighbours, both parts of a block side by side after one
+    // norm.
     Family {
         names: ["GPT-J", "gptj", "GPTJForCausalLM"],
         prefix: "transformer.",
@@ -732,10 +731,8 @@ pub static ALL: &[Family] = &[
             Idle("rotary"),
         ],
         usual: "dropout_embedding=0 dropout_attention=0 dropout_projection=0",
-        tensors: &[
-            "embed.weight=wte.weight ln1=h.{}.ln_1 attn.qkv=h.{}.attn.(q|k|v)_proj attn.out=h.{}.attn.out_proj \
-            mlp.in=h.{}.mlp.fc_in mlp.out=h.{}.mlp.fc_out ln_final=ln_f",
-        ],
+        tensors: &["embed.weight=wte.weight ln1=h.{}.ln_1 attn.qkv=h.{}.attn.(q|k|v)_proj \
+                    attn.out=h.{}.attn.out_proj mlp.in=h.{}.mlp.fc_in mlp.out=h.{}.mlp.fc_out ln_final=ln_f"],
         head: BIASED_HEAD,
         copies: WTE_COPY,
         idle: GPT_MASKS,
@@ -784,8 +781,8 @@ pub static ALL: &[Family] = &[
         usual: "context_length=32768 n_kv_head=4 rotary_base=2000000",
         ..FAMILY
     },
-    // Falcon (Almazrouei et al. 2023), without alibi: queries, keys and values in one matrix, one norm for both parts of a block
-    // or one for each.
+    // Falcon (Almazrouei et al. 2023), without alibi: queries, keys and values in one matrix, one norm for both parts
+    // of a block or one for each.
     Family {
         names: ["Falcon", "falcon", "FalconForCausalLM"],
         prefix: "transformer.",
@@ -804,13 +801,14 @@ pub static ALL: &[Family] = &[
             Is("dropout_ffn=hidden_dropout?0"),
         ],
         tensors: &["embed.weight=word_embeddings.weight ln1=h.{}.ln_attn:two-norms ln1=h.{}.input_layernorm:one-norm \
-            ln2=h.{}.ln_mlp:two-norms ln2=h.{}.post_attention_layernorm:one-norm \
-            attn.qkv=h.{}.self_attention.query_key_value:grouped attn.out=h.{}.self_attention.dense \
-            mlp.in=h.{}.mlp.dense_h_to_4h mlp.out=h.{}.mlp.dense_4h_to_h ln_final=ln_f"],
+                    ln2=h.{}.ln_mlp:two-norms ln2=h.{}.post_attention_layernorm:one-norm \
+                    attn.qkv=h.{}.self_attention.query_key_value:grouped attn.out=h.{}.self_attention.dense \
+                    mlp.in=h.{}.mlp.dense_h_to_4h mlp.out=h.{}.mlp.dense_4h_to_h ln_final=ln_f"],
         copies: &[("lm_head.weight", "word_embeddings.weight")],
         ..FAMILY
     },
-    // Command R (Cohere 2024): layer norms without offset, both parts of a block side by side after one norm, logits scaled.
+    // Command R (Cohere 2024): layer norms without offset, both parts of a block side by side after one norm, logits
+    // scaled.
     Family {
         names: ["Cohere", "cohere", "CohereForCausalLM"],
         always: &[COHERES],
@@ -849,8 +847,8 @@ pub static ALL: &[Family] = &[
                 },
             ),
             Idle(
-                "order_of_interleaved_layers use_qk_norm head_dim position_embedding_type rotary_pct use_embedding_sharing \
-                 use_gated_activation use_parallel_block use_parallel_embedding layer_switch",
+                "order_of_interleaved_layers use_qk_norm head_dim position_embedding_type rotary_pct \
+                 use_embedding_sharing use_gated_activation use_parallel_block use_parallel_embedding layer_switch",
             ),
         ],
         usual: "context_length=8192",
@@ -868,7 +866,7 @@ pub static ALL: &[Family] = &[
             QKV,
             GATED_TOGETHER,
             "ln1=layers.{}.input_layernorm ln1_post=layers.{}.post_self_attn_layernorm \
-                ln2=layers.{}.post_attention_layernorm ln2_post=layers.{}.post_mlp_layernorm ln_final=norm",
+             ln2=layers.{}.post_attention_layernorm ln2_post=layers.{}.post_mlp_layernorm ln_final=norm",
         ],
         pairs: RotaryPairs::Neighbours,
         ..FAMILY
@@ -899,8 +897,9 @@ pub static ALL: &[Family] = &[
         ],
         ..FAMILY
     },
-    // nanochat (Karpathy 2025): norms without gains, of the embedding and of each head's queries and keys too, squared ReLU, bounded
-    // logits, and angles that turn the other way. Queries and keys are turned before they are normalised, which is the same.
+    // nanochat (Karpathy 2025): norms without gains, of the embedding and of each head's queries and keys too, squared
+    // ReLU, bounded logits, and angles that turn the other way. Queries and keys are turned before they are normalised,
+    // which is the same.
     Family {
         names: ["nanochat", "nanochat", "NanoChatForCausalLM"],
         always: &[
@@ -937,12 +936,10 @@ pub static ALL: &[Family] = &[
                  attention_softmax_in_fp32 offset_alibi unk_token_id hidden_act",
             ),
         ],
-        tensors: &[
-            "embed.weight=word_embeddings.weight embed_norm=word_embeddings_layernorm ln1=h.{}.input_layernorm \
-            attn.qkv=h.{}.self_attention.query_key_value:grouped attn.out=h.{}.self_attention.dense \
-            ln2=h.{}.post_attention_layernorm mlp.in=h.{}.mlp.dense_h_to_4h mlp.out=h.{}.mlp.dense_4h_to_h \
-            ln_final=ln_f",
-        ],
+        tensors: &["embed.weight=word_embeddings.weight embed_norm=word_embeddings_layernorm \
+                    ln1=h.{}.input_layernorm attn.qkv=h.{}.self_attention.query_key_value:grouped \
+                    attn.out=h.{}.self_attention.dense ln2=h.{}.post_attention_layernorm \
+                    mlp.in=h.{}.mlp.dense_h_to_4h mlp.out=h.{}.mlp.dense_4h_to_h ln_final=ln_f"],
         copies: &[("lm_head.weight", "word_embeddings.weight")],
         ..FAMILY
     },
@@ -952,10 +949,8 @@ pub static ALL: &[Family] = &[
         prefix: "transformer.",
         always: &["positions=alibi norm_offset=false attention_bias=false ffn_bias=false activation=gelu-erf"],
         keys: &[
-            Is(
-                "vocab_size=vocab_size context_length=max_seq_len?2048 d_model=d_model n_head=n_heads n_layer=n_layers \
-                norm_eps=layer_norm_epsilon?1e-5",
-            ),
+            Is("vocab_size=vocab_size context_length=max_seq_len?2048 d_model=d_model n_head=n_heads \
+                n_layer=n_layers norm_eps=layer_norm_epsilon?1e-5"),
             FOURFOLD,
             Only("expansion_ratio", "4", "d_ff is 4 d_model"),
             Only("no_bias", "true", "MPT has no offsets"),
@@ -967,13 +962,14 @@ pub static ALL: &[Family] = &[
             }),
             Is("dropout_embedding=emb_pdrop?0 dropout_projection,dropout_ffn=resid_pdrop?0"),
             Idle(
-                "learned_pos_emb embedding_fraction norm_type init_device init_config verbose emb_init_std init_nonlinearity \
-                 fan_mode init_div_is_residual emb_init_uniform_lim init_gain tokenizer_name model_name",
+                "learned_pos_emb embedding_fraction norm_type init_device init_config verbose emb_init_std \
+                 init_nonlinearity fan_mode init_div_is_residual emb_init_uniform_lim init_gain tokenizer_name \
+                 model_name",
             ),
         ],
         tensors: &["embed.weight=wte.weight ln1=blocks.{}.norm_1 attn.qkv=blocks.{}.attn.Wqkv:fused \
-            attn.out=blocks.{}.attn.out_proj ln2=blocks.{}.norm_2 mlp.in=blocks.{}.ffn.up_proj \
-            mlp.out=blocks.{}.ffn.down_proj ln_final=norm_f"],
+                    attn.out=blocks.{}.attn.out_proj ln2=blocks.{}.norm_2 mlp.in=blocks.{}.ffn.up_proj \
+                    mlp.out=blocks.{}.ffn.down_proj ln_final=norm_f"],
         copies: WTE_COPY,
         ..FAMILY
     },
@@ -1016,8 +1012,8 @@ fn write_phi3_rope(c: &C) -> Entries {
     entries
 }
 
-/// Angles of blocks with a window and without: nested in `rope_parameters`, or `rope_local_base_freq` beside `rope_theta`, as
-/// files before transformers 5 have it. `rope_scaling` adds to those without.
+/// Angles of blocks with a window and without: nested in `rope_parameters`, or `rope_local_base_freq` beside
+/// `rope_theta`, as files before transformers 5 have it. `rope_scaling` adds to those without.
 fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     let mut map = k.map.clone();
     let base = k.number(&["rope_local_base_freq"], 10_000.0)?;
@@ -1127,8 +1123,8 @@ fn read_falcon(k: &Keys, c: &mut C) -> Answer {
         (false, false, _) => Parallel::No,
         _ => {
             return refuse(format!(
-                "`new_decoder_architecture` {new} with `parallel_attn` {parallel} and `num_ln_in_parallel_attn` {norms:?} is not \
-                 a Falcon model"
+                "`new_decoder_architecture` {new} with `parallel_attn` {parallel} and `num_ln_in_parallel_attn` \
+                 {norms:?} is not a Falcon model"
             ));
         }
     };

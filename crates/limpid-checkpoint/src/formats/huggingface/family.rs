@@ -1,5 +1,5 @@
-//! A family of HuggingFace's models, as data: the settings that all its models share, what each key of `config.json` means ([`Key`]), and
-//! which of its tensors holds which of our parameters. The same lines serve reading and writing.
+//! A family of HuggingFace's models, as data: the settings that all its models share, what each key of `config.json`
+//! means ([`Key`]), and which of its tensors holds which of our parameters. The same lines serve reading and writing.
 
 use super::keys::{Answer, Key, Keys, refuse};
 use crate::formats::express::{Complaints, canonical, common, plain, with_consequences};
@@ -62,7 +62,8 @@ impl Family {
         }
         let (found, name) = (config.activation, self.name());
         refuse(format!(
-            "the activation is {found}, but that of {name}'s head is always gelu-erf: limpid has one activation for both"
+            "the activation is {found}, but that of {name}'s head is always gelu-erf: limpid has one activation for \
+             both"
         ))
     }
 
@@ -117,8 +118,8 @@ impl Family {
         entries.map(|(key, value)| (key.to_string(), value)).collect()
     }
 
-    /// The configuration that says of `c` what can be said here, what it lacks (what comes back otherwise when the keys are
-    /// written and read), and whether it has more than `c`.
+    /// The configuration that says of `c` what can be said here, what it lacks (what comes back otherwise when the keys
+    /// are written and read), and whether it has more than `c`.
     pub(super) fn candidate(&self, c: &Config) -> (Config, Complaints, bool) {
         let (mut not, mine) = (common(c), canonical(c));
         let map = self.write(&mine);

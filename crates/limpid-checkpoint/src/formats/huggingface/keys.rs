@@ -1,6 +1,6 @@
-//! The meaning of a key in `config.json`. A [`Key`] is one line of a table that serves reading and writing: a key is one of our settings,
-//! or has the one value that limpid supports, or needs functions of its own (rotary angles, windows). `families` has the tables. A key
-//! that no table mentions is an error, unless no result depends on it.
+//! The meaning of a key in `config.json`. A [`Key`] is one line of a table that serves reading and writing: a key is
+//! one of our settings, or has the one value that limpid supports, or needs functions of its own (rotary angles,
+//! windows). `families` has the tables. A key that no table mentions is an error, unless no result depends on it.
 
 use crate::formats::express::{setting, settings};
 use limpid_core::config::{
@@ -24,9 +24,10 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Answer<T> {
 
 /// One key, or several that say one thing together.
 pub(super) enum Key {
-    /// Settings and their keys, as words: `setting=key?value`, or `setting,setting=key|key?value` where a key is several settings or has
-    /// several names, of which the first is written. The value is that of a missing key, if the family's `usual` has none: without one
-    /// the key is required; `-` is the setting's own default, and `4*d_model` is that.
+    /// Settings and their keys, as words: `setting=key?value`, or `setting,setting=key|key?value` where a key is
+    /// several settings or has several names, of which the first is written. The value is that of a missing key, if the
+    /// family's `usual` has none: without one the key is required; `-` is the setting's own default, and `4*d_model` is
+    /// that.
     Is(&'static str),
     /// The activation function: the names of its key, its value where that is missing, and how values are spelt.
     Act(&'static [&'static str], &'static str, fn(Activation) -> &'static [&'static str]),
@@ -38,8 +39,8 @@ pub(super) enum Key {
     Only(&'static str, &'static str, &'static str),
     /// Keys that affect no result, beside [`IDLE`].
     Idle(&'static str),
-    /// The rotary angles: which part of a head is turned where no key says it (nothing: always all of it), and the names of the keys of
-    /// their base (10,000 where neither a key nor `usual` says it) and of that part.
+    /// The rotary angles: which part of a head is turned where no key says it (nothing: always all of it), and the
+    /// names of the keys of their base (10,000 where neither a key nor `usual` says it) and of that part.
     Rope(Option<f64>, [&'static str; 2]),
     /// `sliding_window`: its value where the key is missing, and the blocks that have it.
     Window(&'static str, WindowBlocks),
@@ -161,8 +162,8 @@ impl Keys<'_> {
             _ => Ok(()),
         }
     }
-    /// The keys that change no number and say nothing to limpid, but those that are in every file; others that nobody asked for become
-    /// [`Keys::unknown`].
+    /// The keys that change no number and say nothing to limpid, but those that are in every file; others that nobody
+    /// asked for become [`Keys::unknown`].
     pub(super) fn rest(&self) -> Vec<String> {
         let (asked, idle) = (self.asked.borrow(), self.idle.borrow());
         let is_empty = |value: &Value| match value {
@@ -216,25 +217,25 @@ const USUAL: &[&str] = &[
     "mask_token_id", "initializer_range", "is_encoder_decoder", "pretraining_tp",
 ];
 
-/// More keys that change no number: settings of training, generation and other heads, and what other programs leave there.
+/// More keys that change no number: settings of training, generation and other heads, and what other programs leave
+/// there.
 #[rustfmt::skip]
 const IDLE: &[&str] = &[
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
-    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate", "torchscript",
-    "problem_type", "id2label", "label2id", "num_labels", "_num_labels", "finetuning_task", "task_specific_params",
-    "tokenizer_class", "prefix", "gradient_checkpointing", "chunk_size_feed_forward", "attn_implementation",
-    "_attn_implementation", "_attn_implementation_autoset", "attention_implementation", "_flash_attn_2_enabled",
-    "reorder_and_upcast_attn", "n_ctx",
-    "n_special", "predict_special_tokens", "summary_type", "summary_use_proj", "summary_activation",
-    "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels", "classifier_dropout",
-    "classifier_activation", "directionality", "pooler_fc_size",
-    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "max_length",
-    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
-    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "exponential_decay_length_penalty",
-    "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "use_bfloat16", "tf_legacy_loss",
-    "layer_norm_type", "max_sequence_length", "model_max_length", "auto_map", "is_llama_config",
-    "init_std", "cache_implementation", "mlm_probability", "gradient_checkpointing_kwargs", "_commit_hash", "is_decoder",
+    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
+    "torchscript", "problem_type", "id2label", "label2id", "num_labels", "_num_labels", "finetuning_task",
+    "task_specific_params", "tokenizer_class", "prefix", "gradient_checkpointing", "chunk_size_feed_forward",
+    "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "attention_implementation",
+    "_flash_attn_2_enabled", "reorder_and_upcast_attn", "n_ctx", "n_special", "predict_special_tokens", "summary_type",
+    "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
+    "classifier_dropout", "classifier_activation", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
+    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "max_length", "min_length", "do_sample",
+    "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
+    "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+    "num_return_sequences", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+    "remove_invalid_values", "use_bfloat16", "tf_legacy_loss", "layer_norm_type", "max_sequence_length",
+    "model_max_length", "auto_map", "is_llama_config", "init_std", "cache_implementation", "mlm_probability",
+    "gradient_checkpointing_kwargs", "_commit_hash", "is_decoder",
 ];
 
 /// The kinds of attention in `layer_types`.
@@ -451,8 +452,8 @@ fn read_window(k: &Keys, c: &mut Config, otherwise: Option<usize>, which: Window
     Ok(())
 }
 
-/// Base and scaling of the rotary angles, and how many features of a head they turn: `rope_scaling` where it says something,
-/// which then stands for all, or else `rope_parameters` (transformers' `convert_rope_params_to_dict`).
+/// Base and scaling of the rotary angles, and how many features of a head they turn: `rope_scaling` where it says
+/// something, which then stands for all, or else `rope_parameters` (transformers' `convert_rope_params_to_dict`).
 pub(super) fn read_rope(
     k: &Keys,
     c: &mut Config,

@@ -1,6 +1,6 @@
-//! HuggingFace's folders: `config.json`, safetensors and the tokenizer's files. `families` is the table of [`Family`]s, whose keys `keys`
-//! reads and writes. To find a family that can express a configuration, limpid writes the keys and reads them back: a setting that comes
-//! back different is one the family lacks.
+//! HuggingFace's folders: `config.json`, safetensors and the tokenizer's files. `families` is the table of [`Family`]s,
+//! whose keys `keys` reads and writes. To find a family that can express a configuration, limpid writes the keys and
+//! reads them back: a setting that comes back different is one the family lacks.
 //!
 //! Every key of `config.json` sets something, or is known to affect no result, or is an error.
 
@@ -81,8 +81,9 @@ impl ModelFormat for HuggingFaceFolder {
     }
 }
 
-/// What is read where a table or a bias may be stored twice, as transformers decides it: a copy that is alone stands for both, and one that
-/// differs is a head of its own, whatever config.json says. Gives the configuration, and which tensors are read in place of others.
+/// What is read where a table or a bias may be stored twice, as transformers decides it: a copy that is alone stands
+/// for both, and one that differs is a head of its own, whatever config.json says. Gives the configuration, and which
+/// tensors are read in place of others.
 fn settle_copies(family: &Family, mut config: Config, store: &Store) -> (Config, Vec<(&'static str, String)>) {
     let mut instead = vec![];
     let find = |wanted: &str| store.names().find(|name| family.bare(name) == wanted).and_then(|name| store.get(name));
@@ -108,26 +109,30 @@ pub(crate) fn named(kind: &str) -> Option<&'static Family> {
 #[rustfmt::skip]
 const OTHERS: &[(&[&str], &str)] = &[
     (&[
-        "mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "rwkv", "rwkv6", "rwkv7", "recurrent_gemma", "zamba", "zamba2",
+        "mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "rwkv", "rwkv6", "rwkv7", "recurrent_gemma",
+        "zamba", "zamba2",
     ], "its layers keep a state instead of attention"),
     (&[
-        "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek2", "deepseek_v2", "deepseek_v3", "dbrx", "gpt_oss",
-        "llama4", "ernie4_5_moe", "jetmoe", "arctic",
+        "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek2", "deepseek_v2", "deepseek_v3",
+        "dbrx", "gpt_oss", "llama4", "ernie4_5_moe", "jetmoe", "arctic",
     ], "its feed-forward network is a mixture of experts"),
     (&[
-        "t5", "t5encoder", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "led", "whisper",
+        "t5", "t5encoder", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "led",
+        "whisper",
     ], "it is an encoder and a decoder that attends to it"),
     (&["gemma3", "llava", "qwen2_vl", "paligemma", "mllama"], "it sees pictures: give its text model alone"),
     (&["deberta", "deberta-v2", "xlnet", "longformer", "big_bird", "reformer"], "its attention is of another kind"),
 ];
 
-/// Why limpid has no model of this kind, by its name in HuggingFace's files or in GGUF's, which puts other marks between words.
+/// Why limpid has no model of this kind, by its name in HuggingFace's files or in GGUF's, which puts other marks
+/// between words.
 pub(super) fn why_not(kind: &str) -> Option<&'static str> {
     let bare = |name: &str| name.replace(['-', '_'], "");
     OTHERS.iter().find(|(types, _)| types.iter().any(|known| bare(known) == bare(kind))).map(|(_, why)| *why)
 }
 
-/// Reads a config.json of one of the families. Also returns the keys that limpid ignores because no result depends on them.
+/// Reads a config.json of one of the families. Also returns the keys that limpid ignores because no result depends on
+/// them.
 ///
 /// # Errors
 /// If the model is of another family, or has something that limpid does not support; the error names the key.
@@ -179,10 +184,10 @@ pub(crate) struct ConfigKeys {
     came: bool,
 }
 
-/// The family and the configuration that says of `c` what can be said there: with what changes nothing (biases of zeros,
-/// gains of ones, a table of sinusoids) where the family always has it; and its keys. The family is that of `origin`, the
-/// config.json that the model came with, if it can say `c`; its keys are then the same, or, where `c` is another by now, those
-/// of them that change no number, and new ones.
+/// The family and the configuration that says of `c` what can be said there: with what changes nothing (biases of
+/// zeros, gains of ones, a table of sinusoids) where the family always has it; and its keys. The family is that of
+/// `origin`, the config.json that the model came with, if it can say `c`; its keys are then the same, or, where `c` is
+/// another by now, those of them that change no number, and new ones.
 ///
 /// # Errors
 /// Says what of `c` the family nearest to it lacks.
@@ -206,8 +211,8 @@ pub(crate) fn express(c: &Config, origin: Option<&str>) -> Result<(&'static Fami
     Ok((family, config, ConfigKeys { map, came: false }))
 }
 
-/// The family of some that lacks least of a model, the configuration there, and what it lacks. Of several that lack as little the
-/// first that has no more than the model, or else the first.
+/// The family of some that lacks least of a model, the configuration there, and what it lacks. Of several that lack as
+/// little the first that has no more than the model, or else the first.
 pub(super) fn nearest(c: &Config, families: &'static [Family]) -> (&'static Family, Config, Complaints) {
     let all = families.iter().map(|family| (family, family.candidate(c)));
     let nearest = all.min_by_key(|(_, (_, not, more))| (not.0.len(), *more)).expect("there are families");
@@ -315,8 +320,8 @@ mod tests {
         assert!(unseen.is_empty(), "families without a fixture: {unseen:?}");
     }
 
-    /// Keys that real configurations have and that change no number are passed over, and said, but for those that say what is so anyway; of
-    /// the same keys, values that change numbers are refused with the families that have them.
+    /// Keys that real configurations have and that change no number are passed over, and said, but for those that say
+    /// what is so anyway; of the same keys, values that change numbers are refused with the families that have them.
     #[test]
     fn idle_keys_of_real_configurations_are_known() {
         let text = keys_of(&fixtures().into_iter().find(|folder| folder.ends_with("llama-gqa")).unwrap());

@@ -152,8 +152,8 @@ impl Runs {
             let likeliest = self.plain.iter().zip(&self.changed).filter(|(a, b)| a.top[0].id != b.top[0].id).count();
             text += &wrap(
                 &format!(
-                    "The loss goes from {before:.4} to {after:.4} nats a token. Of {} the prediction changes at {moved}, and the likeliest \
-                     token at {likeliest}.",
+                    "The loss goes from {before:.4} to {after:.4} nats a token. Of {} the prediction changes at \
+                     {moved}, and the likeliest token at {likeliest}.",
                     show::plural(kl.len(), "position"),
                 ),
                 0,
@@ -214,8 +214,8 @@ impl Runs {
         }
         text + "\n"
             + &wrap(
-                "KL and losses are in nats. --tensor, --table, --why and --plot show the changed run itself; `limpid generate --intervene` \
-                 writes with it.",
+                "KL and losses are in nats. --tensor, --table, --why and --plot show the changed run itself; `limpid \
+                 generate --intervene` writes with it.",
                 0,
                 width,
             )
@@ -237,7 +237,8 @@ impl Runs {
             "positions": rows.collect::<Vec<_>>(),
             "stream": self.differs.stream,
             "answer": self.answer.as_ref().map(|one| json!({
-                "metric": one.what, "position": one.position, "without": one.without, "with": one.with, "clean": one.clean,
+                "metric": one.what, "position": one.position, "without": one.without, "with": one.with,
+                "clean": one.clean,
                 "recovered": one.recovered(),
             })),
             "written": self.written.as_ref().map(|[without, with]| json!({ "without": without, "with": with })),

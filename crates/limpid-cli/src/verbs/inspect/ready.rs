@@ -50,7 +50,8 @@ pub fn ready(args: &Args) -> Result<Ready> {
                 prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?
             }
             (None, None) => bail!(
-                "the tokenizer of the preset {} is learned from the text that it is trained on: give ids with --tokens 1,2,3",
+                "the tokenizer of the preset {} is learned from the text that it is trained on: give ids with \
+                 --tokens 1,2,3",
                 args.preset.name()
             ),
         };
@@ -240,8 +241,8 @@ fn check(ids: &[u32], config: &Config) -> Result<()> {
     if tokens > most {
         let over = tokens - most;
         bail!(
-            "the prompt has {tokens} tokens, {over} more than the model's context_length of {most}: shorten it, or look at its end \
-             with --last"
+            "the prompt has {tokens} tokens, {over} more than the model's context_length of {most}: shorten it, or \
+             look at its end with --last"
         );
     }
     Ok(())

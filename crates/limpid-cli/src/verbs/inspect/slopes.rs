@@ -27,7 +27,10 @@ pub fn print(args: &Args, checkpoint: Checkpoint, sequences: &[Vec<u32>]) -> Res
         let names: Vec<String> = args.tensor.iter().map(name).collect();
         let slopes = lm.metric_gradients(ids, (metric, at as i64), &names)?;
         if args.json {
-            let tensor = |one: &limpid::trace::NamedTensor| json!({ "name": one.name, "axes": one.axes, "shape": one.shape, "values": one.values });
+            let tensor = |one: &limpid::trace::NamedTensor| {
+                json!({ "name": one.name, "axes": one.axes,
+                "shape": one.shape, "values": one.values })
+            };
             return show::json(&slopes.iter().map(tensor).collect::<Vec<_>>());
         }
         let options = TableOptions { width, decimals: args.decimals.into(), ..TableOptions::default() };

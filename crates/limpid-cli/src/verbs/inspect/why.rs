@@ -55,7 +55,8 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let steps = path::steps(&trace, asked, &hops, BARS)?;
     if !steps[0].value.is_finite() {
         bail!(
-            "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged weight"
+            "the logits of this run are NaN or infinite, so nothing adds up: `limpid params --check` finds a damaged \
+             weight"
         );
     }
     // a token is not cut at the end of a line
@@ -77,7 +78,8 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
     }
     text += &wrap(&steps[0].note, 0, width);
     text += &wrap(
-        "Patterns of attention, means and scales of norms count as they are in this run. --via takes another path, --open shows all of them.",
+        "Patterns of attention, means and scales of norms count as they are in this run. --via takes another path, \
+         --open shows all of them.",
         0,
         width,
     );
@@ -148,7 +150,8 @@ fn as_json(step: &PathStep, via: &[Hop], word: &dyn Fn(u32) -> String) -> serde_
             "token": bar.looked.map(|(id, _)| id), "hop": Hop::into(bar.part).map(|hop| hop.to_string()) })
     };
     json!({
-        "via": via.iter().map(Hop::to_string).collect::<Vec<_>>(), "sentence": step.sentence(word), "position": step.position,
+        "via": via.iter().map(Hop::to_string).collect::<Vec<_>>(), "sentence": step.sentence(word),
+        "position": step.position,
         "value": step.value, "bars": step.bars.iter().map(bar).collect::<Vec<_>>(),
         "rest": { "count": step.rest.count, "value": step.rest.value }, "remainder": step.remainder,
         "additive": step.additive,

@@ -185,7 +185,8 @@ pub fn inputs(step: Back, weights: Fixed, shard: &mut BatchShard, team: &ThreadT
     }
 }
 
-/// The gradients of attention's input: tasks are the key heads of each sequence, each with the query heads that it serves.
+/// The gradients of attention's input: tasks are the key heads of each sequence, each with the query heads that it
+/// serves.
 fn attention(step: Back, shard: &mut BatchShard, team: &ThreadTeam) {
     let Op::Attend { qkv, cache, y, lse, heads, scoring, drop, .. } = step.op else {
         unreachable!("an op of attention")

@@ -138,8 +138,8 @@ fn chunk(model: &Model, threads: usize) -> usize {
     })
 }
 
-/// Into how many shards `threads` threads split the sequences: those of a small model (`GRADIENT_INPUTS_LIMIT`), where what a thread
-/// works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
+/// Into how many shards `threads` threads split the sequences: those of a small model (`GRADIENT_INPUTS_LIMIT`), where
+/// what a thread works on stays in its caches (docs/decisions.md#small-models-train-with-whole-sequences-per-thread).
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
         Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps_gradient_inputs(),
@@ -154,8 +154,8 @@ fn share(model: &Model, shards: usize, rows: usize) -> usize {
     (rows.div_ceil(model.sequences().max(1)) * model.sequences().div_ceil(shards)).min(rows)
 }
 
-/// Elements that all shards touch of their memories: the first rows of each tensor. As tensors take turns in a place, more than one
-/// shard alone touches.
+/// Elements that all shards touch of their memories: the first rows of each tensor. As tensors take turns in a place,
+/// more than one shard alone touches.
 fn touched(model: &Model, shards: usize) -> usize {
     let back = model.back().iter().filter_map(Pass::back);
     let regions = model.ops().iter().flat_map(|op| op.touched()).chain(back.flat_map(Back::touched));
@@ -223,8 +223,9 @@ impl Cpu {
     /// [`Cpu::start`] on weights that another backend shares.
     ///
     /// # Errors
-    /// As [`Cpu::start`]; if the weights are another model's or another device's, or if their form does not suit the model, the
-    /// precision or the instruction set: weights packed for decoding serve neither training nor another precision or instruction set.
+    /// As [`Cpu::start`]; if the weights are another model's or another device's, or if their form does not suit the
+    /// model, the precision or the instruction set: weights packed for decoding serve neither training nor another
+    /// precision or instruction set.
     pub fn start_with(
         model: &Model,
         threads: usize,
@@ -318,7 +319,8 @@ impl Cpu {
         self.team.pool.threads()
     }
 
-    /// Bytes that `threads` threads need beside the model's own memory: their scratch, what shards touch twice, a chunk of logits.
+    /// Bytes that `threads` threads need beside the model's own memory: their scratch, what shards touch twice, a chunk
+    /// of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
         let crews = if alone(model, threads) { 2 } else { 1 };
         let rounded = if matches!(model.mode, Mode::Decode { .. }) { team::rounded_room(model) } else { 0 };
@@ -365,8 +367,8 @@ impl Cpu {
         });
     }
 
-    /// The f32s of a space that all shards share; `None` for weights and cache, which may be kept otherwise, and for a space that each
-    /// shard has.
+    /// The f32s of a space that all shards share; `None` for weights and cache, which may be kept otherwise, and for a
+    /// space that each shard has.
     fn shared(&self, space: MemorySpace) -> Option<&Arena> {
         match space {
             MemorySpace::Table => Some(&self.tables),

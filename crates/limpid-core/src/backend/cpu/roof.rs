@@ -43,8 +43,8 @@ const MEMORY: usize = 512 << 20;
 const PART: usize = 1 << 18;
 
 impl Roof {
-    /// The roof of multiply-adds of a precision, in operations per second; a multiply-add counts as two. In int8 they are of bytes, with
-    /// integer sums.
+    /// The roof of multiply-adds of a precision, in operations per second; a multiply-add counts as two. In int8 they
+    /// are of bytes, with integer sums.
     ///
     /// # Errors
     /// If a thread cannot be started.

@@ -32,11 +32,12 @@ pub struct ThreadTeam {
     rounded: Mutex<Arena>,
 }
 
-/// Elements below which waking other threads costs more than it gains. A part that a thread takes has at least half as many.
+/// Elements below which waking other threads costs more than it gains. A part that a thread takes has at least half as
+/// many.
 const SMALL: usize = 16 << 10;
 
-/// Multiply-adds below which it does: a thread does them in the time in which another one wakes. All products of small models for
-/// one token are below it, so their decoding stays on one thread.
+/// Multiply-adds below which it does: a thread does them in the time in which another one wakes. All products of small
+/// models for one token are below it, so their decoding stays on one thread.
 pub const WORTH: usize = 256 << 10;
 
 /// Rows per thread from which it is cheaper that each thread packs all of b than that rows move between threads.
@@ -106,7 +107,8 @@ impl ThreadTeam {
         });
     }
 
-    /// Computes rows of some tensors from the same rows of others: `f(rows, those of each output, those of each input, scratch)`.
+    /// Computes rows of some tensors from the same rows of others: `f(rows, those of each output, those of each input,
+    /// scratch)`.
     pub fn map_rows<const K: usize, const N: usize>(
         &self,
         outputs: [(&mut [f32], usize); K],
@@ -146,9 +148,9 @@ impl ThreadTeam {
         self.tasks(parts, elements < SMALL, &|part, _| f(part));
     }
 
-    /// Runs `f(task, thread)` for each of `n` heads, of so many columns, of every sequence, numbered sequence by sequence. Where
-    /// there are enough sequences, one thread takes all heads of a sequence, because neighbouring heads write to the same
-    /// cache lines.
+    /// Runs `f(task, thread)` for each of `n` heads, of so many columns, of every sequence, numbered sequence by
+    /// sequence. Where there are enough sequences, one thread takes all heads of a sequence, because neighbouring heads
+    /// write to the same cache lines.
     pub fn heads(&self, spans: &[Span], (n, cols): (usize, usize), f: &(dyn Fn(usize, usize) + Sync)) {
         let scores: usize = spans.iter().map(|span| span.rows * (span.past + span.rows)).sum();
         let small = self.alone(2 * scores * n * cols);
@@ -331,8 +333,8 @@ mod tests {
     use crate::model::{Mode, Model};
     use crate::ops::{Batch, Span};
 
-    /// Whether other threads are woken follows from the ops and the batch: for a token of a small model they never are, for prompts and
-    /// larger models they are. The logits are those of one thread.
+    /// Whether other threads are woken follows from the ops and the batch: for a token of a small model they never are,
+    /// for prompts and larger models they are. The logits are those of one thread.
     #[test]
     fn a_small_models_token_wakes_no_other_thread() {
         let nano = Config::preset("nano").unwrap();

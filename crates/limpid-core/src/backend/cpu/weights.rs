@@ -76,8 +76,8 @@ fn multiplied(model: &Model) -> Vec<Region> {
     model.ops().iter().filter_map(weight).collect()
 }
 
-/// What may stay quantised: the weights of products and the tables of tokens, of which rows can be made f32s one by one, where all are
-/// packed or they are frozen. Not in bf16, whose products are of other numbers.
+/// What may stay quantised: the weights of products and the tables of tokens, of which rows can be made f32s one by
+/// one, where all are packed or they are frozen. Not in bf16, whose products are of other numbers.
 pub fn quantised(model: &Model, precision: Precision) -> Vec<Region> {
     let table = |op: &Op| if let Op::Embed { table, .. } = op { Some(*table) } else { None };
     let frozen = |region: &Region| !region.learns() && matches!(model.mode, Mode::Train { .. });
@@ -168,8 +168,8 @@ impl Weights {
         Ok(alone)
     }
 
-    /// Keeps a weight as the blocks that it is given in, part by part some of its rows, if it may stay quantised and they
-    /// are of one form. Returns whether it did.
+    /// Keeps a weight as the blocks that it is given in, part by part some of its rows, if it may stay quantised and
+    /// they are of one form. Returns whether it did.
     pub fn keep_quantised(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
         let codes = Codes::of(parts.iter().map(|part| part.0)).filter(|_| self.quantised.contains(&region));
         let Some(codes) = codes else { return Ok(false) };
@@ -196,8 +196,8 @@ impl Weights {
     }
 }
 
-/// Whether a model's weights are packed: in decoding, where they are used again and again for few rows, and where products
-/// are to be of codes.
+/// Whether a model's weights are packed: in decoding, where they are used again and again for few rows, and where
+/// products are to be of codes.
 pub fn packs(model: &Model, precision: Precision) -> bool {
     matches!(model.mode, Mode::Decode { .. }) || precision == Precision::Int8
 }

@@ -89,7 +89,8 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// A product, with its adapter if it has one. What it gives is the hook of a module: that of the product's surroundings.
+    /// A product, with its adapter if it has one. What it gives is the hook of a module: that of the product's
+    /// surroundings.
     #[allow(clippy::too_many_arguments)]
     pub fn linear(
         &mut self,
@@ -129,8 +130,8 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// The product that ends attention or the feed-forward network, and its dropout. What it gives has the name of what is added to the
-    /// stream where nothing changes it before.
+    /// The product that ends attention or the feed-forward network, and its dropout. What it gives has the name of what
+    /// is added to the stream where nothing changes it before.
     pub fn project(&mut self, module: Module, x: Region, bias: bool, dropout: f64) -> Region {
         let (c, block) = (self.c, module.part(Component::Whole));
         let attention = module.part.is_attention();
@@ -196,7 +197,8 @@ impl<'a> Builder<'a> {
         region
     }
 
-    /// The module whose parameters are read in the place of this one's: where blocks share theirs, that of the first block.
+    /// The module whose parameters are read in the place of this one's: where blocks share theirs, that of the first
+    /// block.
     fn owner(&self, module: Module) -> Module {
         Module { block: module.block.map(|i| if self.c.shared_blocks { 0 } else { i }), ..module }
     }

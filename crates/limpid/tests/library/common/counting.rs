@@ -1,5 +1,6 @@
-//! How much memory a call takes: an allocator that counts what each thread holds, and the most it held, and how often any thread asks. A
-//! program of tests makes it its global allocator. Mapped files and arenas are not counted: they are the system's.
+//! How much memory a call takes: an allocator that counts what each thread holds, and the most it held, and how often
+//! any thread asks. A program of tests makes it its global allocator. Mapped files and arenas are not counted: they are
+//! the system's.
 #![allow(dead_code)] // each test uses its own part
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -32,8 +32,8 @@ pub fn weights(model: &Model, backend: &dyn Backend) -> Vec<Vec<f32>> {
     regions.map(|region| backend.read(region).unwrap()).collect()
 }
 
-/// Whether this is a process of its own for the test called `name` (`module::test`), with nobody else in it. If not, runs the test in one,
-/// which must succeed and print `says`.
+/// Whether this is a process of its own for the test called `name` (`module::test`), with nobody else in it. If not,
+/// runs the test in one, which must succeed and print `says`.
 pub fn alone(name: &str, says: &str) -> bool {
     const CHILD: &str = "LIMPID_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {

@@ -1,4 +1,5 @@
-//! Files as they should not be: seeded changes of bytes, of JSON and of lines of text. The same seed makes the same file.
+//! Files as they should not be: seeded changes of bytes, of JSON and of lines of text. The same seed makes the same
+//! file.
 #![allow(dead_code)] // each test uses its own part
 
 use limpid::numeric::random;

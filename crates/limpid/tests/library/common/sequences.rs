@@ -117,8 +117,8 @@ impl Sequences {
         self.extend(&parts)
     }
 
-    /// Adds tokens to several. A run takes rows of them in the order given until it is full; only the last row of each gets logits. If a
-    /// run fails, nothing is changed: the same call may be tried again.
+    /// Adds tokens to several. A run takes rows of them in the order given until it is full; only the last row of each
+    /// gets logits. If a run fails, nothing is changed: the same call may be tried again.
     pub fn extend(&mut self, parts: &[(SequenceId, &[u32])]) -> Result<(), Error> {
         for (id, tokens) in parts {
             self.decoder.check_tokens(tokens)?;
@@ -133,8 +133,8 @@ impl Sequences {
         Ok(())
     }
 
-    /// Runs the parts and leaves their logits in `next`. If it fails, the cache may hold keys and values of these tokens; feeding others
-    /// overwrites them.
+    /// Runs the parts and leaves their logits in `next`. If it fails, the cache may hold keys and values of these
+    /// tokens; feeding others overwrites them.
     fn grow(&mut self, parts: &[(SequenceId, &[u32])]) -> Result<(), BackendError> {
         let Sequences { decoder, all } = self;
         let (most, vocab_size) = (decoder.model().rows, decoder.model().config.vocab_size);

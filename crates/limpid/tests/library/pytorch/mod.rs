@@ -1,5 +1,5 @@
-//! Golden tensors of PyTorch and whole models that are held to them: forward, backward and trained. Whoever includes it says on which
-//! `backends`, each with what it is called and how exact it must be, and where the `LIBRARY` is.
+//! Golden tensors of PyTorch and whole models that are held to them: forward, backward and trained. Whoever includes it
+//! says on which `backends`, each with what it is called and how exact it must be, and where the `LIBRARY` is.
 
 use crate::common::{assert_close, narrow, transpose, wide};
 use crate::parity::{LIBRARY, backends};
@@ -50,8 +50,8 @@ impl Fixture {
         Fixture { name, family: None, config: json("config"), training: json("training"), tensors }
     }
 
-    /// What training does to the model in `fixtures/hf` of this name. What it has under transformers' names is put into a folder like
-    /// the model's, so that the reader of models turns it into ours.
+    /// What training does to the model in `fixtures/hf` of this name. What it has under transformers' names is put into
+    /// a folder like the model's, so that the reader of models turns it into ours.
     pub fn of_family(name: &'static str) -> Fixture {
         let mut fixture = Fixture::open(format!("training/{name}").leak());
         let model = PathBuf::from(format!("{LIBRARY}/fixtures/hf/{name}"));
@@ -238,7 +238,8 @@ fn check_losses_and_gradients(f: &Fixture, model: &Model, backend: &dyn Backend,
     worst
 }
 
-/// Losses and gradients as in training, on every backend: activations share places, the loss op's backward computes the losses.
+/// Losses and gradients as in training, on every backend: activations share places, the loss op's backward computes the
+/// losses.
 fn check_trained(f: &Fixture, model: &Model, name: &str) {
     for (who, mut backend, tolerance) in backends(model) {
         let who = format!("{name} train {who}");
@@ -310,7 +311,8 @@ fn without_key_bias(name: &str, values: Vec<f64>) -> Vec<f64> {
     if name.ends_with("qkv.bias") { [&values[..third], &values[2 * third..]].concat() } else { values }
 }
 
-/// The steps of a fixture: the loss before each and after the last, norms and final parameters where the fixture has them.
+/// The steps of a fixture: the loss before each and after the last, norms and final parameters where the fixture has
+/// them.
 pub fn check_training(f: &Fixture, method: Method) {
     let (batch, context) = f.batch_shape();
     let model = Model::new(&f.model_config(), Mode::Train { batch, context }).unwrap();
@@ -386,7 +388,8 @@ pub const FAMILIES: &[Shows] = &[
         |c| c.qk_norm == QkNorm::Width && c.norm_place == NormPlace::Branch),
     ("nanochat", "a norm of queries and keys without gain, no gains, squared relu, a norm of the embedding",
         |c| c.qk_norm == QkNorm::HeadPlain && !c.norm_gain && c.activation == Activation::Relu2 && c.embedding_norm),
-    ("gemma2", "norms before and after, gains less one, both bounds, a window in every second block, a factor of the scores",
+    ("gemma2",
+    "norms before and after, gains less one, both bounds, a window in every second block, a factor of the scores",
         |c| c.norm_place == NormPlace::Both && c.norm_gain_less_one && c.attention_softcap > 0.0 && c.logits_softcap > 0.0
             && [0, 1].map(|i| c.window_of(i)) == [4, 0] && c.attention_factor.is_some() && c.embedding_scale > 1.0),
     ("gemma3", "angles of their own in blocks with a window, queries and keys normalised with gains less one",
@@ -398,7 +401,8 @@ pub const FAMILIES: &[Shows] = &[
     ("phi", "both parts side by side with biases, one of the head", |c| c.parallel == Parallel::OneNorm && c.head_bias),
     ("gptj", "half of each head turned, no biases of attention, but of the network",
         |c| c.rotary_dim == Some(4) && !c.attention_bias && c.ffn_bias),
-    ("glm4", "norms before and after, half of each head turned", |c| c.norm_place == NormPlace::Both && c.rotary_dim == Some(4)),
+    ("glm4", "norms before and after, half of each head turned",
+    |c| c.norm_place == NormPlace::Both && c.rotary_dim == Some(4)),
     ("granite", "factors of embedding, sums, scores and logits",
         |c| c.residual_scale != 1.0 && c.embedding_scale != 1.0 && c.attention_factor.is_some() && c.logits_scale != 1.0),
     ("bloom", "alibi, a norm of the embedding", |c| c.positions == Positions::Alibi && c.embedding_norm),
@@ -406,16 +410,20 @@ pub const FAMILIES: &[Shows] = &[
     ("gpt-neo", "learned positions with a window in every second block, scores as they are",
         |c| c.positions == Positions::Learned && [0, 1].map(|i| c.window_of(i)) == [0, 4] && !c.attention_scale),
     ("smollm3", "every fourth block without positions", |c| (0..4).map(|i| c.rotary_dim_of(i)).eq([6, 6, 6, 0])),
-    ("helium-biased", "biases of queries, keys and values, not of the output", |c| c.attention_bias && !c.attention_out_bias()),
+    ("helium-biased", "biases of queries, keys and values, not of the output",
+    |c| c.attention_bias && !c.attention_out_bias()),
     ("falcon-new", "both parts side by side after two norms, four heads on two keys",
         |c| c.parallel == Parallel::TwoNorms && c.heads().group() == 2),
     ("mistral", "a window in all blocks", |c| (0..c.n_layer).all(|i| c.window_of(i) == 4)),
     ("roberta", "one segment, both ways, padding", |c| c.n_segment == 1 && c.mask == Mask::Bidirectional),
     ("qwen3-yarn", "yarn with a factor of what is turned, beside queries and keys that are normalised",
         |c| c.rotary_scaling.kind == RotaryKind::Yarn && c.rotary_scaling.attention == 1.3 && !c.rotary_scaling.truncate),
-    ("phi3-longrope", "longrope, a factor of what is turned", |c| c.rotary_scaling.kind == RotaryKind::Longrope && c.rotary_scaling.reach > 0),
-    ("albert", "three blocks that are one, an embedding of its own width", |c| c.shared_blocks && c.n_layer == 3 && c.d_embed == Some(7)),
-    ("electra-narrow", "an embedding of its own width, blocks that differ", |c| !c.shared_blocks && c.d_embed == Some(7)),
+    ("phi3-longrope", "longrope, a factor of what is turned",
+    |c| c.rotary_scaling.kind == RotaryKind::Longrope && c.rotary_scaling.reach > 0),
+    ("albert", "three blocks that are one, an embedding of its own width",
+    |c| c.shared_blocks && c.n_layer == 3 && c.d_embed == Some(7)),
+    ("electra-narrow", "an embedding of its own width, blocks that differ",
+    |c| !c.shared_blocks && c.d_embed == Some(7)),
 ];
 
 /// Losses, gradients and three steps of AdamW, of every family that shows a choice of its own.

@@ -215,8 +215,8 @@ pub fn axes_of(_: &Config) -> Vec<&'static str> {
     AXES.iter().map(|(name, _)| *name).collect()
 }
 
-/// Pairs of values that these configurations take, and that there are: a value is taken where another one in its place would be
-/// another configuration.
+/// Pairs of values that these configurations take, and that there are: a value is taken where another one in its place
+/// would be another configuration.
 #[allow(dead_code)]
 pub fn pairs_covered(configs: &[Config]) -> (usize, usize) {
     let mut covered = HashSet::new();

@@ -1,13 +1,14 @@
-//! Threads that wait for work. Between the ops of a step they spin for some microseconds, about as long as falling asleep and
-//! waking take, then they sleep: an idle program uses no processor time, and a busy machine is not kept busier.
+//! Threads that wait for work. Between the ops of a step they spin for some microseconds, about as long as falling
+//! asleep and waking take, then they sleep: an idle program uses no processor time, and a busy machine is not kept
+//! busier.
 //!
-//! A job is a number of tasks, for as many threads at most: the others are not woken, and those that spin go on. Each thread first does
-//! a range of tasks of its own, the same range in every job with as many tasks, so that the rows it wrote in one op are in its cache in
-//! the next. Then it takes tasks from the ranges of others. Which thread does which task changes no result, because no two tasks write
-//! the same element.
+//! A job is a number of tasks, for as many threads at most: the others are not woken, and those that spin go on. Each
+//! thread first does a range of tasks of its own, the same range in every job with as many tasks, so that the rows it
+//! wrote in one op are in its cache in the next. Then it takes tasks from the ranges of others. Which thread does which
+//! task changes no result, because no two tasks write the same element.
 //!
-//! A thread joins a job when it wakes, and a job waits only for those that joined: beside other programs a thread may not run
-//! for milliseconds, and the others do its tasks meanwhile.
+//! A thread joins a job when it wakes, and a job waits only for those that joined: beside other programs a thread may
+//! not run for milliseconds, and the others do its tasks meanwhile.
 #![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
 
 use super::primitives::{
@@ -47,7 +48,8 @@ struct JobSlot {
 
 struct Shared {
     slot: Mutex<JobSlot>,
-    /// Of each thread, what wakes it, and whether it sleeps until there is a job for it. That is changed under the lock of `slot`.
+    /// Of each thread, what wakes it, and whether it sleeps until there is a job for it. That is changed under the lock
+    /// of `slot`.
     sleepers: Vec<(Condvar, AtomicBool)>,
     done: Condvar,
     /// Counts jobs; workers wait for it to change. It is changed under the lock of `slot`, so that no sleeping worker
@@ -101,8 +103,8 @@ impl Pool {
     pub fn start(threads: usize) -> Result<Pool, BackendError> {
         let cores = available_parallelism().map_or(threads, |n| n.get());
         Pool::by(threads, if threads <= cores { PATIENCE } else { 0 }, |thread, work| {
-            // A thread that starts and finds no memory for itself ends the program: so there must be some to spare, and the next
-            // thread takes none before this one has what it needs.
+            // A thread that starts and finds no memory for itself ends the program: so there must be some to spare, and
+            // the next thread takes none before this one has what it needs.
             Vec::<u8>::new()
                 .try_reserve_exact(STACK + SPARE)
                 .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
@@ -173,8 +175,8 @@ impl Pool {
         }
         let shared = &*self.shared;
         let one = shared.one.lock().unwrap_or_else(|e| e.into_inner());
-        // SAFETY: only the lifetime is changed. Workers join while the slot has the job, and those that joined are waited for
-        // before `run` returns, so none follows the pointer after `job` ends.
+        // SAFETY: only the lifetime is changed. Workers join while the slot has the job, and those that joined are
+        // waited for before `run` returns, so none follows the pointer after `job` ends.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
         let crew = shared.crew(tasks);
         for (id, next) in crew.iter().enumerate() {
