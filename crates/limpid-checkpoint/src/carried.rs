@@ -436,7 +436,7 @@ mod tests {
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
         for (wrong, said) in [
             ("", "it is not an object in JSON"),
-            ("{\"chat_template\": \"a\"", "EOF"),
+            ("{\"chat_template\": \"a\"", "it ends within an object"),
             ("[\"a\"]", "invalid type: sequence"),
             ("{\"chat_template\": 5}", "`chat_template` is 5"),
             ("{\"chat_template\": true}", "`chat_template` is true"),

@@ -55,9 +55,15 @@ fn batch(config: &Config, seed: u64) -> Batch {
 /// A configuration's model and backend, filled.
 fn ready(config: &Config, seed: u64) -> (Model, Reference, Batch) {
     let model = Model::new(config, INSPECT).unwrap();
-    let mut reference = Reference::new(&model);
-    fill(&model, &mut reference, seed);
+    let reference = filled(&model, seed);
     (model, reference, batch(config, seed))
+}
+
+/// Another backend of a model, with the same values.
+fn filled(model: &Model, seed: u64) -> Reference {
+    let mut reference = Reference::new(model);
+    fill(model, &mut reference, seed);
+    reference
 }
 
 #[track_caller]
@@ -82,9 +88,9 @@ fn features_have_the_order_of_the_file() {
             let own = Config { positions, qk_norm, n_kv_head, rotary_dim, rotary_layers, ..tiny() };
             let (model, backend, batch) = ready(&own, 3);
             let config = Config { rotary_pairs: pairs, ..own };
-            let [(shown, other, _), (_, traced, _)] = [ready(&config, 3), ready(&config, 3)];
+            let (shown, other, _) = ready(&config, 3);
             let before = Trace::run(&model, Box::new(backend), &batch, Keep::Gradients).unwrap();
-            let trace = Trace::run(&shown, Box::new(traced), &batch, Keep::Gradients).unwrap();
+            let trace = Trace::run(&shown, Box::new(filled(&shown, 3)), &batch, Keep::Gradients).unwrap();
             let mut names: Vec<String> = trace.names().chain(shown.params.iter().map(|p| p.name.clone())).collect();
             names.extend(names::derived(&shown).into_iter().map(|(name, _)| name));
             let mut moved = vec![];
@@ -206,7 +212,7 @@ fn looking_changes_no_bit() {
 #[test]
 fn axes_are_transformer_lenses() {
     let config = Config { positions: Positions::Rotary, ..tiny() };
-    let [(model, reference, batch), (_, other, _)] = [ready(&config, 1), ready(&config, 1)];
+    let (model, reference, batch) = ready(&config, 1);
     let trace = Trace::run(&model, Box::new(reference), &batch, Keep::Gradients).unwrap();
     let is = |name: &str, axes: &str, shape: &[usize]| {
         let tensor = trace.get(name).unwrap();
@@ -242,7 +248,7 @@ fn axes_are_transformer_lenses() {
     let short = Batch::of_sequences(vec![1, 2, 3], vec![], 3);
     let whole = trace.get("input").unwrap();
     drop(trace);
-    let trace = Trace::run(&model, Box::new(other), &short, Keep::All).unwrap();
+    let trace = Trace::run(&model, Box::new(filled(&model, 1)), &short, Keep::All).unwrap();
     assert_eq!(trace.get("blocks.0.attn.hook_pattern").unwrap().shape, [1, 3, 3, 3]);
     assert_eq!(whole.values.len(), 10);
     attention_adds_up(&trace, &config, &|_, b, i, j| j < trace.batch().spans[b].reach(config.mask, i));
@@ -331,7 +337,7 @@ fn scores_weights_and_context_belong_together() {
 /// R299, R311: each token with what it predicts; where nothing is predicted a dash.
 #[test]
 fn the_input_of_each_sequence_with_its_targets() {
-    let [(model, reference, batch), (_, other, _)] = [ready(&tiny(), 5), ready(&tiny(), 5)];
+    let (model, reference, batch) = ready(&tiny(), 5);
     let trace = Trace::run(&model, Box::new(reference), &batch, Keep::All).unwrap();
     let text = |id: u32| format!("<{id}>");
     let grids = inputs(&trace, Some(&text), Some(("other", &|id| 100 + id)));
@@ -351,7 +357,7 @@ fn the_input_of_each_sequence_with_its_targets() {
     let firsts: Vec<String> = grids[0].clone().ends(&short).rows.iter().map(|row| row[0].clone()).collect();
     assert_eq!(firsts, ["0", "...", "4"]);
     let plain = Batch { targets: vec![], ..batch };
-    let trace = Trace::run(&model, Box::new(other), &plain, Keep::All).unwrap();
+    let trace = Trace::run(&model, Box::new(filled(&model, 5)), &plain, Keep::All).unwrap();
     assert_eq!(inputs(&trace, None, None)[1].headers, ["pos", "id"]);
 }
 
