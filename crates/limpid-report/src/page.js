@@ -8,7 +8,8 @@ const make = (name, classes, parent) => {
 };
 const numbers = text => text.split(" ").map(Number);
 const count = step => Math.round(step).toLocaleString("en");
-const said = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 ? Number(v.toPrecision(5)).toLocaleString("en", {maximumFractionDigits: 9}) : v.toExponential(3);
+const said = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 ? Number(v.toPrecision(5))
+  .toLocaleString("en", {maximumFractionDigits: 9}) : v.toExponential(3);
 
 /** The point nearest to a step, of points in the order of their steps. */
 const nearest = (points, step) => {
@@ -25,7 +26,8 @@ const nearest = (points, step) => {
 const ticks = (low, high, log) => {
   const multiples = (from, to, step) => {
     const found = [];
-    for (let i = Math.ceil(from / step - 1e-9); i * step <= to + 1e-9 * step; i++) found.push(Number((i * step).toPrecision(12)));
+    for (let i = Math.ceil(from / step - 1e-9); i * step <= to + 1e-9 * step; i++)
+      found.push(Number((i * step).toPrecision(12)));
     return found;
   };
   const plain = (from, to) => {
@@ -42,7 +44,8 @@ const ticks = (low, high, log) => {
 };
 const label = (v, greatest) => {
   const a = Math.abs(v), trim = v => String(Number(v.toFixed(4)));
-  return a === 0 ? "0" : a >= 1e9 ? trim(v / 1e9) + "G" : a >= 1e6 ? trim(v / 1e6) + "M" : a >= 1e4 ? trim(v / 1e3) + "k"
+  return a === 0 ? "0" : a >= 1e9 ? trim(v / 1e9) + "G" : a >= 1e6 ? trim(v / 1e6) + "M"
+    : a >= 1e4 ? trim(v / 1e3) + "k"
     : greatest >= 1e-2 ? trim(v) : Number(v.toPrecision(4)).toExponential().replace("e+", "e");
 };
 
@@ -56,7 +59,8 @@ const charts = [...document.querySelectorAll(".plot")].map(svg => {
   const curves = lines.filter(line => !line.classList.contains("faint")).map((line, i) => ({
     points: points(line), label: line.dataset.label, value: values[i], mark: marks[i], dot: null,
   }));
-  return {svg, left, right, top, bottom, log, whole: scaled, y: scaled, curves, raw: lines.filter(line => line.classList.contains("faint")).map(points),
+  return {svg, left, right, top, bottom, log, whole: scaled, y: scaled, curves,
+    raw: lines.filter(line => line.classList.contains("faint")).map(points),
     data: svg.querySelector(".data"), ticks: svg.querySelector(".ticks"), rule: null, now: null};
 }).filter(chart => chart.curves.some(curve => curve.points.length));
 /** Lets charts that go across the same be looked at together: `word` is what they go across. */
@@ -73,7 +77,8 @@ const together = (word, charts) => {
     c.y = c.whole;
     if (from > whole[0] || to < whole[1]) {
       const seen = [...c.curves.map(curve => curve.points), ...c.raw].flatMap(inside).map(p => p[1]);
-      const low = Math.min(...seen), high = Math.max(...seen), room = 0.04 * (high - low) || 0.1 * Math.abs(low) || 1e-9;
+      const low = Math.min(...seen), high = Math.max(...seen), room = 0.04 * (high - low) || 0.1 * Math.abs(low)
+        || 1e-9;
       if (seen.length) c.y = [low - room, high + room];
     }
     const sx = (c.right - c.left) / (to - from), sy = (c.top - c.bottom) / (c.y[1] - c.y[0]);
@@ -85,20 +90,24 @@ const together = (word, charts) => {
       words.setAttribute("y", y);
       words.textContent = text;
     };
-    const rows = ticks(...c.y, c.log), value = v => c.log ? 10 ** v : v, greatest = Math.max(...rows.map(v => Math.abs(value(v))));
+    const rows = ticks(...c.y, c.log), value = v => c.log ? 10 ** v : v;
+    const greatest = Math.max(...rows.map(v => Math.abs(value(v))));
     for (const v of rows) {
       make("path", "grid", c.ticks).setAttribute("d", `M${c.left} ${placeY(c, v)}H${c.right}`);
       write("y", c.left - 6, placeY(c, v) + 4, label(value(v), c.log ? value(v) : greatest));
     }
-    for (const v of ticks(from, to, false).filter(Number.isInteger)) write("x", placeX(c, v), c.bottom + 17, label(v, to));
+    for (const v of ticks(from, to, false).filter(Number.isInteger))
+      write("x", placeX(c, v), c.bottom + 17, label(v, to));
     c.curves.forEach((curve, i) => {
       const shape = curve.mark.dataset.shape;
-      let seen = inside(curve.points).map(p => [placeX(c, p[0]), placeY(c, p[1])]).filter(p => p[1] >= c.top - 1 && p[1] <= c.bottom + 1);
+      let seen = inside(curve.points).map(p => [placeX(c, p[0]), placeY(c, p[1])])
+        .filter(p => p[1] >= c.top - 1 && p[1] <= c.bottom + 1);
       if (seen.length > 40) {
         const part = (c.right - c.left) / 9, first = c.left + part * (0.15 + 0.25 * (i % 4));
         seen = [...Array(9).keys()].map(k => nearest(seen, first + part * k));
       }
-      curve.mark.setAttribute("d", shape ? seen.map(p => `M${p[0].toFixed(1)} ${p[1].toFixed(1)}${shape}`).join("") : "");
+      curve.mark.setAttribute("d", shape ? seen.map(p => `M${p[0].toFixed(1)} ${p[1].toFixed(1)}${shape}`).join("")
+        : "");
     });
   };
 
@@ -115,7 +124,8 @@ const together = (word, charts) => {
     for (const curve of c.curves) {
       curve.dot ??= make("circle", "now dot", c.svg);
       const [step, v] = curve.points.length && at !== null ? nearest(curve.points, at) : [NaN, NaN];
-      const y = placeY(c, v), shown = seen && y >= c.top - 1 && y <= c.bottom + 1 && step >= from && step <= to && curve.mark.dataset.shape;
+      const y = placeY(c, v), shown = seen && y >= c.top - 1 && y <= c.bottom + 1 && step >= from && step <= to
+        && curve.mark.dataset.shape;
       curve.dot.setAttribute("r", shown ? 3 : 0);
       curve.dot.setAttribute("cx", shown ? placeX(c, step) : 0);
       curve.dot.setAttribute("cy", shown ? y : 0);
@@ -125,7 +135,8 @@ const together = (word, charts) => {
       if (value) told.push(`${curve.label} ${value}`.trim());
     }
     c.svg.setAttribute("aria-valuenow", Math.round(at ?? from));
-    c.svg.setAttribute("aria-valuetext", at === null ? `no ${word} chosen` : `${word} ${count(at)}: ${told.join(", ")}`);
+    c.svg.setAttribute("aria-valuetext", at === null ? `no ${word} chosen`
+      : `${word} ${count(at)}: ${told.join(", ")}`);
   };
   const look = step => {
     at = step;
@@ -144,13 +155,15 @@ const together = (word, charts) => {
     charts.forEach(mark);
   };
   const closer = by => {
-    const middle = at !== null && at >= from && at <= to ? at : (from + to) / 2, share = (middle - from) / (to - from), width = (to - from) * by;
+    const middle = at !== null && at >= from && at <= to ? at : (from + to) / 2;
+    const share = (middle - from) / (to - from), width = (to - from) * by;
     zoom(middle - width * share, middle + width * (1 - share));
   };
   if (word === "step") {
     const tools = document.createElement("div");
     tools.className = "tools";
-    for (const [key, text, act] of [["in", "Zoom in", () => closer(0.5)], ["out", "Zoom out", () => closer(2)], ["all", "Whole run", () => zoom(...whole)]]) {
+    for (const [key, text, act] of [["in", "Zoom in", () => closer(0.5)], ["out", "Zoom out", () => closer(2)],
+      ["all", "Whole run", () => zoom(...whole)]]) {
       buttons[key] = Object.assign(document.createElement("button"), {type: "button", textContent: text, onclick: act});
     }
     tools.append(seen, ...Object.values(buttons), " Drag over a chart to zoom; arrow keys go from step to step.");
@@ -159,7 +172,9 @@ const together = (word, charts) => {
 
   for (const c of charts) {
     const {svg} = c;
-    for (const [key, value] of Object.entries({role: "slider", tabindex: 0, "aria-valuemin": Math.round(whole[0]), "aria-valuemax": Math.round(whole[1])})) svg.setAttribute(key, value);
+    for (const [key, value] of Object.entries({role: "slider", tabindex: 0, "aria-valuemin": Math.round(whole[0]),
+      "aria-valuemax": Math.round(whole[1])}))
+      svg.setAttribute(key, value);
     let began = null, band = null;
     const pointed = event => {
       const x = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).x;
@@ -171,7 +186,9 @@ const together = (word, charts) => {
       if (began === null) return;
       band ??= make("rect", "band", svg);
       const [a, b] = [began, step].map(s => placeX(c, s)).sort((p, q) => p - q);
-      for (const [key, value] of Object.entries({x: a, width: b - a, y: c.top, height: c.bottom - c.top})) band.setAttribute(key, value);
+      for (const [key, value] of Object.entries({x: a, width: b - a, y: c.top,
+        height: c.bottom - c.top}))
+        band.setAttribute(key, value);
     });
     svg.addEventListener("pointerdown", event => {
       look(nearest(steps(c), pointed(event))[0]);
@@ -201,7 +218,8 @@ const together = (word, charts) => {
       };
       const acts = {
         ArrowRight: () => go(far), ArrowUp: () => go(far), ArrowLeft: () => go(-far), ArrowDown: () => go(-far),
-        PageUp: () => go(10), PageDown: () => go(-10), Home: () => look(all[0][0]), End: () => look(all[all.length - 1][0]),
+        PageUp: () => go(10), PageDown: () => go(-10), Home: () => look(all[0][0]),
+        End: () => look(all[all.length - 1][0]),
         "+": () => closer(0.5), "=": () => closer(0.5), "-": () => closer(2), 0: () => zoom(...whole),
         Escape: () => at === null ? zoom(...whole) : look(null),
       };
@@ -222,7 +240,8 @@ const heads = document.getElementById("heads");
 if (heads) {
   const images = [...heads.querySelectorAll(".head img")], tokens = [...heads.querySelectorAll(".tokens span")];
   const pixels = image => {
-    const canvas = Object.assign(document.createElement("canvas"), {width: image.naturalWidth, height: image.naturalHeight});
+    const canvas = Object.assign(document.createElement("canvas"),
+      {width: image.naturalWidth, height: image.naturalHeight});
     const context = canvas.getContext("2d", {willReadFrequently: true});
     context.drawImage(image, 0, 0);
     return context.getImageData(0, 0, canvas.width, canvas.height).data;
@@ -269,7 +288,8 @@ if (heads) {
       const step = event.shiftKey ? 8 : 1, last = tokens.length - 1;
       const move = (q, k) => tell(image, Math.min(Math.max(query + q, 0), last), Math.min(Math.max(key + k, 0), last));
       const acts = {
-        ArrowDown: () => move(step, 0), ArrowUp: () => move(-step, 0), ArrowRight: () => move(0, step), ArrowLeft: () => move(0, -step),
+        ArrowDown: () => move(step, 0), ArrowUp: () => move(-step, 0), ArrowRight: () => move(0, step),
+        ArrowLeft: () => move(0, -step),
         PageDown: () => go(1), PageUp: () => go(-1), Enter: large, " ": large,
       };
       if (event.ctrlKey || event.metaKey || event.altKey || !acts[event.key]) return;
@@ -279,4 +299,6 @@ if (heads) {
   });
 }
 // in the frame of a notebook, the page is as high as what it shows
-if (frameElement) new ResizeObserver(() => { frameElement.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; }).observe(document.documentElement);
+if (frameElement) new ResizeObserver(() => {
+  frameElement.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`;
+}).observe(document.documentElement);

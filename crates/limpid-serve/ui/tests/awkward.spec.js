@@ -79,7 +79,8 @@ test("text that means harm is only shown", async ({ page, expected }) => {
   const shown = page.locator(".answer .token");
   await expect(shown.first()).toHaveText(markup);
   await expect(page.locator(".said")).toHaveText(markup);
-  await expect(page.locator(".answer .tokens .mark")).toHaveText(["U+202E", "U+200B", "U+0000", "U+001B", "U+FEFF", "U+2028", "·"]);
+  await expect(page.locator(".answer .tokens .mark"))
+    .toHaveText(["U+202E", "U+200B", "U+0000", "U+001B", "U+FEFF", "U+2028", "·"]);
   await shown.first().hover();
   await expect(page.locator("#read-out th").nth(1)).toHaveText("U+202Elive");
   await shown.last().focus();
@@ -110,7 +111,8 @@ test("the read-out is exact where rounding would mislead", async ({ page }) => {
     [0.012345, "Probability 1.23 %, surprise 4.39 nats (6.34 bits)."],
     [0.000001, "Probability < 0.001 %, surprise 13.82 nats (19.93 bits)."],
   ];
-  await push(page, chunk(cases.map(([p], n) => [`word${n}`, p, [["likely", 0.25], [" other", 0.125]]]), "stop") + "data: [DONE]\n\n");
+  await push(page, chunk(cases.map(([p], n) => [`word${n}`, p, [["likely", 0.25], [" other", 0.125]]]), "stop")
+    + "data: [DONE]\n\n");
   await ended(page);
   for (const [n, [, text]] of cases.entries()) {
     await page.locator(".token").nth(n).focus();
@@ -127,7 +129,8 @@ test("the page comes with its policy, and in no other page's frame", async ({ pa
   const headers = response.headers();
   expect(headers["content-type"]).toBe("text/html; charset=utf-8");
   const policy = headers["content-security-policy"];
-  for (const part of ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"]) {
+  for (const part of ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'",
+    "form-action 'none'"]) {
     expect(policy).toContain(part);
   }
   expect(policy).not.toContain("unsafe");
@@ -178,7 +181,8 @@ test.describe("a phone", () => {
     await open(page, "CHAT");
     await ask(page);
     const others = [" word", " b", " c", " d", " e"].map((text, n) => [text, 0.5 / (n + 1)]);
-    const long = [["averylongwordwithoutanyspaceinitthatgoesonandonandon".repeat(3), 0.5], ...Array(300).fill([" word", 0.5, others])];
+    const long = [["averylongwordwithoutanyspaceinitthatgoesonandonandon".repeat(3), 0.5], ...Array(300)
+      .fill([" word", 0.5, others])];
     await push(page, chunk(long, "stop") + "data: [DONE]\n\n");
     await ended(page);
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(360);

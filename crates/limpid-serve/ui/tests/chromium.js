@@ -17,7 +17,8 @@ function runs(file) {
 
 export function chromium() {
   const folders = (process.env.PATH ?? "").split(path.delimiter);
-  const found = process.env.CHROMIUM || folders.flatMap((folder) => NAMES.map((name) => path.join(folder, name))).find(runs);
+  const found = process.env.CHROMIUM || folders.flatMap((folder) => NAMES.map((name) => path.join(folder, name)))
+    .find(runs);
   if (!found) throw new Error(`no Chromium on the path (${NAMES.join(", ")}): install one, or name one in CHROMIUM`);
   return found;
 }

@@ -8,7 +8,8 @@ import { expect, test } from "./page.js";
 import { BINARY, UI, served } from "./servers.js";
 
 const STEPS = [{ ablate: "blocks.0.attn.hook_z", head: 1 }];
-const PROMPTS = ["The cat sat on the mat", "it's \"quoted\" and 'more'", "$HOME `id` \\n \\\\ !x", "-5 degrees", "@home", "-", "two\nlines\n", " blanks  ", "🙂 é", "#a;b&c|d>e*?[f]", "--prompt"];
+const PROMPTS = ["The cat sat on the mat", "it's \"quoted\" and 'more'", "$HOME `id` \\n \\\\ !x", "-5 degrees",
+  "@home", "-", "two\nlines\n", " blanks  ", "🙂 é", "#a;b&c|d>e*?[f]", "--prompt"];
 
 /** A folder with runs under names of several kinds, and a shell that knows limpid. */
 function place() {
@@ -19,7 +20,9 @@ function place() {
   }
   mkdirSync(path.join(folder, "bin"));
   symlinkSync(BINARY, path.join(folder, "bin", "limpid"));
-  const run = (words) => spawnSync("sh", ["-c", words], { cwd: folder, encoding: "utf8", env: { ...process.env, PATH: `${path.join(folder, "bin")}:${process.env.PATH}` } });
+  const run = (words) => spawnSync("sh", ["-c", words],
+    { cwd: folder, encoding: "utf8",
+      env: { ...process.env, PATH: `${path.join(folder, "bin")}:${process.env.PATH}` } });
   return { folder, run };
 }
 
@@ -35,7 +38,8 @@ test("the command beside a change runs as it is printed", async ({ page }) => {
   for (const name of ["runs/one", "runs/it's two"]) {
     const cwd = process.cwd();
     process.chdir(here.folder);
-    const { server, address } = await served(["serve", "--model", name, "--port", "0", "--threads", "1", "--allow-interventions", "--ui-dir", UI]);
+    const { server, address } = await served(["serve", "--model", name, "--port", "0", "--threads", "1",
+      "--allow-interventions", "--ui-dir", UI]);
     process.chdir(cwd);
     process.env.LIMPID_OWN = address;
     try {
@@ -49,7 +53,8 @@ test("the command beside a change runs as it is printed", async ({ page }) => {
         works(here, command);
         // it is the same text, to the token
         const { tokens } = JSON.parse(works(here, `${command.replace(/ --intervene .*$/s, "")} --table --json`));
-        expect(tokens.length, command).toBe(Number(/^([\d,]+) token/.exec(await page.locator("#glass-facts").textContent())[1]));
+        expect(tokens.length, command)
+          .toBe(Number(/^([\d,]+) token/.exec(await page.locator("#glass-facts").textContent())[1]));
       }
     } finally {
       server.kill();
@@ -62,11 +67,14 @@ test("the command of a saved page shows what the page shows", async ({ page, con
   const here = place();
   await context.setOffline(true);
   const asked = [
-    [], ["--prompt", "it's \"quoted\""], ["--prompt=-5 degrees"], ["--tokens", "5,6,7,8"], ["--prompt", "The cat sat on the mat", "--intervene", JSON.stringify(STEPS)],
+    [], ["--prompt", "it's \"quoted\""], ["--prompt=-5 degrees"], ["--tokens", "5,6,7,8"], ["--prompt",
+    "The cat sat on the mat", "--intervene", JSON.stringify(STEPS)],
     ["--last", "--prompt", "The cat sat on the mat. ".repeat(20)],
   ];
   for (const [n, flags] of asked.entries()) {
-    const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", "runs/one", "--threads", "1", ...flags, "--html", `page${n}.html`], { cwd: here.folder, encoding: "utf8" });
+    const { status, stderr } = spawnSync(BINARY,
+      ["inspect", "--model", "runs/one", "--threads", "1", ...flags, "--html", `page${n}.html`], { cwd: here.folder,
+        encoding: "utf8" });
     expect(status, stderr).toBe(0);
     await page.goto(`${pathToFileURL(path.join(here.folder, `page${n}.html`))}#v=why&n=blocks.1.hook_attn_out&at=0,1,1`);
     const said = await page.locator(".why .trouble p").first().textContent();
@@ -83,7 +91,9 @@ test("the command of a saved page shows what the page shows", async ({ page, con
 test("a saved page dims the links to what it does not hold, and no others", async ({ page, context }) => {
   const here = place();
   // without a prompt it takes the usual one
-  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", "runs/one", "--threads", "1", "--html", "page.html"], { cwd: here.folder, encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["inspect", "--model", "runs/one", "--threads", "1", "--html", "page.html"], { cwd: here.folder,
+      encoding: "utf8" });
   expect(status, stderr).toBe(0);
   expect(stderr).toContain('the prompt is "Once upon a time, there was a little"');
   await context.setOffline(true);
@@ -100,13 +110,17 @@ test("a saved page dims the links to what it does not hold, and no others", asyn
     await page.goto(`${file}#v=${view}`);
     await expect(page.locator("#glass-facts")).toContainText(/tokens? through/);
     await arrived(`v=${view}`);
-    const links = await page.locator('#glass a[href^="#"]').evaluateAll((all) => all.map((link) => [link.getAttribute("href").slice(1), link.classList.contains("absent"), link.getAttribute("aria-disabled") === "true"]));
+    const links = await page.locator('#glass a[href^="#"]')
+      .evaluateAll((all) => all.map((link) => [link.getAttribute("href").slice(1), link.classList.contains("absent"),
+        link.getAttribute("aria-disabled") === "true"]));
     for (const [hash, dimmed, disabled] of links) expect(disabled, hash).toBe(dimmed);
-    const some = (dimmed) => [...new Map(links.filter(([, is]) => is === dimmed).map((link) => [link[0], link])).values()].filter((_, n, all) => n % Math.ceil(all.length / 6) === 0);
+    const some = (dimmed) => [...new Map(links.filter(([, is]) => is === dimmed).map((link) => [link[0], link]))
+      .values()].filter((_, n, all) => n % Math.ceil(all.length / 6) === 0);
     for (const [hash, dimmed] of [...some(true), ...some(false)]) {
       await arrived(hash);
       const says = (await lacks.allTextContents()).join(" ");
-      expect(/does not hold|need a server|needs a server|no time-lapse/.test(says), `${view}: ${hash}: ${says}`).toBe(dimmed);
+      expect(/does not hold|need a server|needs a server|no time-lapse/.test(says), `${view}: ${hash}: ${says}`)
+        .toBe(dimmed);
       if (dimmed) absent++;
       else held++;
     }

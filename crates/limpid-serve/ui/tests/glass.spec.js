@@ -21,7 +21,8 @@ async function look(page, hash = "v=map", server = "BASE") {
 }
 
 async function complete(page) {
-  await expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
+  await expect(page.locator("#glass-facts"))
+    .toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
 }
 
 /** Waits until every tile in sight is painted. */
@@ -55,7 +56,8 @@ function* chance(seed) {
 test("what the address says is read as it was written", () => {
   const state = { ...stateIn(""), v: "head", l: 5, h: 1, q: 17, p: "a b&c=d#é\n", last: true, more: { lens: "x" } };
   expect(stateIn(`#${hashOf(state)}`)).toEqual(state);
-  expect(stateIn("#v=head&l=-1&h=x&q=1e9&last=yes")).toMatchObject({ v: "head", l: null, h: null, q: null, last: false });
+  expect(stateIn("#v=head&l=-1&h=x&q=1e9&last=yes"))
+    .toMatchObject({ v: "head", l: null, h: null, q: null, last: false });
   expect(hashOf(stateIn(""))).toBe("");
 });
 
@@ -64,7 +66,8 @@ test("tiles are read wherever the network cuts them", async () => {
     const bytes = new Uint8Array(64 + Math.ceil((rows * cols) / 8) * 8);
     const view = new DataView(bytes.buffer);
     bytes.set(new TextEncoder().encode("LTL1"));
-    [[4, bytes.length], [8, index], [16, rows], [20, cols], [32, rows], [36, cols]].forEach(([at, value]) => view.setUint32(at, value, true));
+    [[4, bytes.length], [8, index], [16, rows], [20, cols], [32, rows], [36, cols]].forEach(([at, value]) =>
+      view.setUint32(at, value, true));
     bytes[12] = code;
     bytes[14] = 4;
     view.setFloat32(40, low, true);
@@ -79,9 +82,11 @@ test("tiles are read wherever the network cuts them", async () => {
     return all;
   };
   const whole = await read([both]);
-  expect(whole.map(({ rows, cols, code, masked, low, high }) => [rows, cols, code, masked, low, high])).toEqual([[3, 5, 3, true, 0, 1], [2, 2, 2, true, -1, 1]]);
+  expect(whole.map(({ rows, cols, code, masked, low, high }) => [rows, cols, code, masked, low, high]))
+    .toEqual([[3, 5, 3, true, 0, 1], [2, 2, 2, true, -1, 1]]);
   expect([...whole[0].data]).toEqual([...Array(15).keys()]);
-  for (let cut = 0; cut <= both.length; cut += 7) expect(await read([both.slice(0, cut), both.slice(cut)]), `cut at ${cut}`).toEqual(whole);
+  for (let cut = 0; cut <= both.length; cut += 7) expect(await read([both.slice(0, cut), both.slice(cut)]),
+    `cut at ${cut}`).toEqual(whole);
   await expect(read([both.slice(0, 100)])).rejects.toThrow("cut");
   await expect(read([new Uint8Array(64)])).rejects.toThrow("not a tile");
 });
@@ -94,8 +99,11 @@ test("codes are numbers as the server means them", () => {
 });
 
 test("colours say where a number lies, what is masked and what is not finite", async ({ page }) => {
-  for (const scale of [{ spread: "root", low: 0, high: 1, signed: false }, { spread: "log", low: 0, high: 1, signed: false }, { spread: "linear", low: -3, high: 5, signed: false }, { spread: "linear", low: -4, high: 4, signed: true }]) {
-    for (const place of [0, 0.25, 0.5, 0.75, 1]) expect(placeOf(valueAt(place, scale), scale), JSON.stringify(scale)).toBeCloseTo(place, 9);
+  for (const scale of [{ spread: "root", low: 0, high: 1, signed: false },
+    { spread: "log", low: 0, high: 1, signed: false }, { spread: "linear", low: -3, high: 5,
+      signed: false }, { spread: "linear", low: -4, high: 4, signed: true }]) {
+    for (const place of [0, 0.25, 0.5, 0.75, 1]) expect(placeOf(valueAt(place, scale), scale), JSON.stringify(scale))
+      .toBeCloseTo(place, 9);
     expect(placeOf(scale.high * 2, scale)).toBe(1);
   }
   await page.goto(at("BASE"));
@@ -103,7 +111,8 @@ test("colours say where a number lies, what is masked and what is not finite", a
   const codes = colourOfCodes(valuesOfCodes(2, -1, 1), { spread: "linear", low: -1, high: 1, signed: true }, colours);
   expect([...codes.slice(0, 4)], "masked: paper").toEqual([0, 0, 0, 0]);
   expect([...codes.slice(4 * 255)], "not finite: a colour of no palette").toEqual([214, 0, 160, 255]);
-  expect([...codes.slice(4, 7), ...codes.slice(4 * 254, 4 * 254 + 3)]).toEqual([...colours.slice(0, 3), ...colours.slice(-3)]);
+  expect([...codes.slice(4, 7), ...codes.slice(4 * 254, 4 * 254 + 3)])
+    .toEqual([...colours.slice(0, 3), ...colours.slice(-3)]);
   for (const name of ["viridis", "cividis", "ink", "diverging"]) expect((await paletteOf(page, name)).length).toBe(768);
   const ink = await paletteOf(page, "ink");
   expect([...reversed(ink).slice(0, 3)]).toEqual([...ink.slice(-3)]);
@@ -138,7 +147,8 @@ test("the first screen tells what the model does with its example, without a cli
   expect(await page.evaluate(() => document.documentElement.scrollHeight), "one screen").toBeLessThanOrEqual(1000);
 });
 
-for (const [stage, spread] of [["weights", { spread: "root", signed: false }], ["scores", { spread: "linear", signed: true }], ["mask", { spread: "linear", signed: true }]]) {
+for (const [stage, spread] of [["weights", { spread: "root", signed: false }],
+  ["scores", { spread: "linear", signed: true }], ["mask", { spread: "linear", signed: true }]]) {
   test(`a pixel says its number: ${stage}`, async ({ page }) => {
     await look(page, `v=head&l=1&h=1&s=${stage}`);
     await painted(page);
@@ -146,18 +156,22 @@ for (const [stage, spread] of [["weights", { spread: "root", signed: false }], [
     const count = await page.locator("#glass-chips .token").count();
     const name = `blocks.1.attn.${{ weights: "hook_pattern", scores: "hook_raw_scores", mask: "hook_attn_scores" }[stage]}`;
     const { values } = await json(page, `traces/${id}/tensors/${name}?at=0,1,*,*`);
-    const numbers = values.map((value) => (typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value));
+    const numbers = values.map((value) => (typeof value === "string" ? Number(value.replace("inf", "Infinity"))
+      : value));
     const finite = numbers.filter((value) => Number.isFinite(value));
     const most = spread.signed ? Math.max(...finite.map(Math.abs)) : 1;
     const scale = { ...spread, low: 0, high: most };
     const draws = chance(7);
-    const cells = Array.from({ length: 200 }, () => [Math.floor(draws.next().value * count), Math.floor(draws.next().value * count)]);
+    const cells = Array.from({ length: 200 }, () =>
+      [Math.floor(draws.next().value * count), Math.floor(draws.next().value * count)]);
     const pixels = await page.locator(".heat").evaluate((frame, cells) => {
       const canvas = frame.querySelector("canvas");
       const [x, y, cw, ch] = frame.dataset.cells.split(" ").map(Number);
       const context = canvas.getContext("2d");
       // a corner of the cell: its middle may have a number written on it
-      return cells.map(([r, c]) => [...context.getImageData(Math.round((x + (c + 0.12) * cw) * devicePixelRatio), Math.round((y + (r + 0.12) * ch) * devicePixelRatio), 1, 1).data].slice(0, 3));
+      return cells.map(([r, c]) =>
+        [...context.getImageData(Math.round((x + (c + 0.12) * cw) * devicePixelRatio),
+          Math.round((y + (r + 0.12) * ch) * devicePixelRatio), 1, 1).data].slice(0, 3));
     }, cells);
     const paper = await page.evaluate(() => {
       const pixel = document.createElement("canvas").getContext("2d");
@@ -175,7 +189,8 @@ for (const [stage, spread] of [["weights", { spread: "root", signed: false }], [
       // the code's error: half a step of 254, or of a sixteenth of an octave
       const value = numbers[r * count + c];
       const span = spread.signed ? 2 * most : 1;
-      const [low, high] = spread.signed ? [value - span / 253, value + span / 253] : [value * 2 ** (-1 / 16), Math.max(value * 2 ** (1 / 16), 2e-5)];
+      const [low, high] = spread.signed ? [value - span / 253, value + span / 253] : [value * 2 ** (-1 / 16),
+        Math.max(value * 2 ** (1 / 16), 2e-5)];
       const half = 0.5 / 255 + 1e-6;
       expect(index / 255, what).toBeGreaterThanOrEqual(placeOf(low, scale) - half);
       expect(index / 255, what).toBeLessThanOrEqual(placeOf(high, scale) + half);
@@ -187,7 +202,8 @@ test("numbers that are written are the server's own", async ({ page }) => {
   await look(page, "v=head&l=2&h=3&q=5&k=2");
   await painted(page);
   const id = await trace(page);
-  const exact = async (tensor) => (await json(page, `traces/${id}/tensors/blocks.2.attn.${tensor}?at=0,3,5,2`)).values[0];
+  const exact = async (tensor) =>
+    (await json(page, `traces/${id}/tensors/blocks.2.attn.${tensor}?at=0,3,5,2`)).values[0];
   const weight = await exact("hook_pattern");
   await expect(page.locator(".cell-line")).toContainText(`: ${Number(weight.toPrecision(6))}`.replaceAll("-", "−"));
   const facts = page.locator("#glass-numbers .facts-list").first();
@@ -228,7 +244,8 @@ test("a selection holds everywhere, and the address holds all of it", async ({ p
   await page.reload();
   await complete(page);
   await expect(page.locator(".segments [aria-pressed='true']")).toHaveText("Scores");
-  await expect(page.locator("#glass-chips .token[aria-selected='true']")).toHaveText(await page.locator("#glass-chips .token").nth(2).textContent());
+  await expect(page.locator("#glass-chips .token[aria-selected='true']"))
+    .toHaveText(await page.locator("#glass-chips .token").nth(2).textContent());
   expect(await state(page)).toEqual(before);
 });
 
@@ -239,7 +256,8 @@ test("what was chosen a moment before does not write over an address that is gon
   await page.evaluate(() => {
     const later = window.setTimeout;
     window.held = [];
-    window.setTimeout = (done, after, ...rest) => (after === 120 ? window.held.push(done) : later(done, after, ...rest));
+    window.setTimeout = (done, after, ...rest) => (after === 120 ? window.held.push(done)
+      : later(done, after, ...rest));
   });
   await page.keyboard.press("]");
   expect(await page.evaluate(() => window.held.length)).toBe(1);
@@ -266,7 +284,8 @@ test("every view goes by keyboard alone", async ({ page }) => {
   await page.keyboard.press("Shift+ArrowUp");
   expect(await state(page)).toMatchObject({ q: "0", k: "0" });
   await page.keyboard.press("+");
-  await expect.poll(() => page.locator(".heat").getAttribute("data-cells").then((cells) => Number(cells.split(" ")[2]))).toBeGreaterThan(20);
+  await expect.poll(() => page.locator(".heat").getAttribute("data-cells").then((cells) => Number(cells.split(" ")[2])))
+    .toBeGreaterThan(20);
   await page.keyboard.press("0");
   await page.keyboard.press("f");
   await expect(page.locator("#glass-numbers")).toBeHidden();
@@ -284,7 +303,8 @@ test("every view goes by keyboard alone", async ({ page }) => {
   // one that is not there is said, and nothing moves
   await page.locator("#glass-seek").fill("L9H9");
   await page.keyboard.press("Enter");
-  expect(await page.locator("#glass-seek").evaluate((field) => field.validationMessage)).toMatch(/There is no head L9H9: this model has layers 0 to \d+/);
+  expect(await page.locator("#glass-seek").evaluate((field) => field.validationMessage))
+    .toMatch(/There is no head L9H9: this model has layers 0 to \d+/);
   expect(await state(page)).toMatchObject({ v: "head", l: "2", h: "1" });
   await page.keyboard.press("Escape");
   await page.locator("#glass-chips .token[tabindex='0']").focus();
@@ -325,7 +345,8 @@ test("a table has every number exactly, and gives the whole of it away", async (
   const id = await trace(page);
   const { values, shape } = await json(page, `traces/${id}/tensors/blocks.1.hook_resid_post`);
   const six = (value) => value.toFixed(6).replace("-", "−");
-  for (const [r, c] of [[0, 0], [2, 3]]) await expect(page.locator(`.sheet [data-at="${r},${c}"]`)).toHaveText(six(values[r * shape[2] + c]));
+  for (const [r, c] of [[0, 0], [2, 3]]) await expect(page.locator(`.sheet [data-at="${r},${c}"]`))
+    .toHaveText(six(values[r * shape[2] + c]));
   await page.locator(".cells").evaluate((box) => box.scrollTo(box.scrollWidth, 0));
   await expect(page.locator(`.sheet [data-at="1,${shape[2] - 1}"]`)).toHaveText(six(values[2 * shape[2] - 1]));
   const download = page.waitForEvent("download");
@@ -339,8 +360,10 @@ test("a table is copied as the terminal prints it", async ({ page, context }) =>
   await expect(page.locator(".sheet [role='gridcell']").first()).toHaveText(/\d/);
   await page.getByRole("button", { name: "Copy as table" }).click();
   await expect(page.locator("#spoken")).toHaveText("copied");
-  const options = ["--prompt", "The cat sat", "--tensor", "blocks.1.hook_resid_post", "--labels", "false", "--view", "table", "--width", "65535"];
-  const { stdout } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, ...options], { encoding: "utf8" });
+  const options = ["--prompt", "The cat sat", "--tensor", "blocks.1.hook_resid_post", "--labels", "false", "--view",
+    "table", "--width", "65535"];
+  const { stdout } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, ...options],
+    { encoding: "utf8" });
   expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(stdout.split("\n").slice(1).join("\n"));
 });
 
@@ -355,7 +378,8 @@ test("two texts are compared everywhere, by their difference", async ({ page }) 
   await painted(page);
   const other = await page.locator("#glass").getAttribute("data-other");
   const { values } = await json(page, `traces/${id}/tensors/blocks.1.attn.hook_pattern?at=0,1,4,1&other=${other}`);
-  await expect(page.locator(".cell-line")).toContainText(`${Number(values[0].toPrecision(6))}`.replaceAll("-", "−").slice(0, 6));
+  await expect(page.locator(".cell-line"))
+    .toContainText(`${Number(values[0].toPrecision(6))}`.replaceAll("-", "−").slice(0, 6));
   await page.evaluate(() => (location.hash = location.hash.replace("v=head", "v=map")));
   await expect(page.locator(".reading")).toContainText("Surprise differs most at");
   await page.getByRole("button", { name: "Stop comparing" }).click();
@@ -380,16 +404,19 @@ test("two models are compared everywhere, by their difference", async ({ page })
     const headers = { "content-type": "application/json" };
     const run = await fetch("/inspect/v1/traces", { method: "POST", headers, body: JSON.stringify({ prompt, model }) });
     const { id, fingerprint } = JSON.parse((await run.text()).split("\n")[0]);
-    const { values } = await (await fetch(`/inspect/v1/traces/${id}/tensors/blocks.1.attn.hook_pattern?at=0,1,4,1`)).json();
+    const { values } = await (await fetch(`/inspect/v1/traces/${id}/tensors/blocks.1.attn.hook_pattern?at=0,1,4,1`))
+      .json();
     return { id, fingerprint, value: values[0] };
   }, [text, model]);
   const [own, theirs] = [await weight("base"), await weight("twin")];
   expect([own.id === id, own.fingerprint === theirs.fingerprint]).toEqual([true, false]);
   const less = Math.fround(own.value - theirs.value);
   expect(less).not.toBe(0);
-  await expect(page.locator(".cell-line")).toContainText(`${Number(less.toPrecision(6))}`.replaceAll("-", "−").slice(0, 6));
+  await expect(page.locator(".cell-line"))
+    .toContainText(`${Number(less.toPrecision(6))}`.replaceAll("-", "−").slice(0, 6));
   for (const view of VIEWS) {
-    await page.evaluate((hash) => (location.hash = hash), `v=${view}&l=1&h=1&q=4&p=${encodeURIComponent(text)}&cm=twin`);
+    await page.evaluate((hash) => (location.hash = hash),
+      `v=${view}&l=1&h=1&q=4&p=${encodeURIComponent(text)}&cm=twin`);
     await expect(page.locator(READY[view]).first(), view).toBeVisible({ timeout: 60_000 });
     await expect(page.locator("#glass-view .trouble"), view).toHaveCount(0);
     await expect(page.locator("#glass-notice"), view).toContainText("by twin");
@@ -400,15 +427,18 @@ test("two models are compared everywhere, by their difference", async ({ page })
   await expect(page.locator(READY.map).first()).toBeVisible();
 });
 
-test("steps change the run in every view, and what is wrong with them is said beside them", async ({ page, expected }) => {
+test("steps change the run in every view, and what is wrong with them is said beside them",
+  async ({ page, expected }) => {
   expected.push("400", "403");
   const text = "Once upon a time, there's was";
   await look(page, `v=map&p=${encodeURIComponent(text)}`, "TWIN");
   const plain = await trace(page);
   await page.keyboard.press("i");
-  const [steps, fault, run] = [page.getByLabel("changed by"), page.locator("#glass-steps-fault"), page.locator("#glass-run")];
+  const [steps, fault, run] = [page.getByLabel("changed by"), page.locator("#glass-steps-fault"),
+    page.locator("#glass-run")];
   await expect(steps).toBeFocused();
-  for (const [given, said] of [["[{", "not JSON"], ['[{"ablate": "blocks.0.hook_mlp_uot"}]', "did you mean"], ['[{"ablate": "blocks.0.hook_resid_pre", "pos": 99}]', "there is no position 99"]]) {
+  for (const [given, said] of [["[{", "not JSON"], ['[{"ablate": "blocks.0.hook_mlp_uot"}]', "did you mean"],
+    ['[{"ablate": "blocks.0.hook_resid_pre", "pos": 99}]', "there is no position 99"]]) {
     await steps.fill(given);
     await run.click();
     await expect(fault).toContainText(said);
@@ -423,16 +453,19 @@ test("steps change the run in every view, and what is wrong with them is said be
   expect(await state(page)).toMatchObject({ i: zero });
   const changed = await trace(page);
   expect(changed).not.toBe(plain);
-  await expect(page.locator("#glass-steps-line code")).toHaveText(`limpid inspect --model ${process.env.LIMPID_FOLDER} --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
+  await expect(page.locator("#glass-steps-line code"))
+    .toHaveText(`limpid inspect --model ${process.env.LIMPID_FOLDER} --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
   // beside the same text without the change: what is before the place is the same
   await page.getByRole("button", { name: "Compare" }).click();
   await run.click();
   await expect(page.locator("#glass-notice")).toContainText("this run minus the same text without the change");
   const less = await json(page, `traces/${changed}/tensors/blocks.1.hook_resid_pre?other=${plain}`);
-  const rows = [2, 3].map((row) => less.values.slice(row * less.shape[2], (row + 1) * less.shape[2]).some((value) => value !== 0));
+  const rows = [2, 3].map((row) => less.values.slice(row * less.shape[2], (row + 1) * less.shape[2])
+    .some((value) => value !== 0));
   expect(rows).toEqual([false, true]);
   for (const view of VIEWS) {
-    await page.evaluate((hash) => (location.hash = hash), `v=${view}&l=1&h=1&q=4&i=${encodeURIComponent(zero)}&c=${encodeURIComponent(text)}&p=${encodeURIComponent(text)}`);
+    await page.evaluate((hash) => (location.hash = hash),
+      `v=${view}&l=1&h=1&q=4&i=${encodeURIComponent(zero)}&c=${encodeURIComponent(text)}&p=${encodeURIComponent(text)}`);
     await expect(page.locator(READY[view]).first(), view).toBeVisible({ timeout: 60_000 });
     await expect(page.locator("#glass-view .trouble"), view).toHaveCount(0);
   }
@@ -456,11 +489,13 @@ test("an encoder fills in what is hidden, and says so in every view", async ({ p
   await expect(page.locator(".of-token")).toContainText(`${(-logprob).toFixed(3)} nats`);
   await expect(page.locator(".chips").first()).toHaveClass(/apart/);
   for (const view of VIEWS) {
-    await page.evaluate((hash) => (location.hash = hash), `v=${view}&l=1&h=1&q=1&p=${encodeURIComponent("Once upon a [MASK]")}`);
+    await page.evaluate((hash) => (location.hash = hash),
+      `v=${view}&l=1&h=1&q=1&p=${encodeURIComponent("Once upon a [MASK]")}`);
     await expect(page.locator(READY[view]).first(), view).toBeVisible({ timeout: 60_000 });
     await expect(page.locator("#glass-view .trouble"), view).toHaveCount(0);
     // the walks are of documents on models that continue a text
-    if (view !== "walks") expect(await page.locator("#glass-view").textContent(), view).not.toMatch(/follows|expects? next/);
+    if (view !== "walks") expect(await page.locator("#glass-view").textContent(),
+      view).not.toMatch(/follows|expects? next/);
   }
 });
 
@@ -470,7 +505,8 @@ test("a prompt that is too long says by how much, and its end can be kept", asyn
   await page.locator("#glass-prompt").fill("the cat sat on a mat ".repeat(80));
   await page.locator("#glass-run").click();
   const { context_length: most } = await json(page, "model");
-  await expect(page.locator("#glass-notice")).toContainText(/more than the context of \d+: shorten it, or keep its end\./);
+  await expect(page.locator("#glass-notice"))
+    .toContainText(/more than the context of \d+: shorten it, or keep its end\./);
   await expect(page.locator("#glass-notice")).not.toContainText('"last"');
   await page.getByRole("button", { name: `Keep the last ${most} tokens` }).click();
   await complete(page);
@@ -525,7 +561,8 @@ test("a model that has changed meanwhile is said, and can be run", async ({ page
   await page.clock.install();
   await look(page);
   const model = await json(page, "model");
-  await page.route("**/inspect/v1/model", (route) => route.fulfill({ json: { ...model, fingerprint: "another", step: 999 } }));
+  await page.route("**/inspect/v1/model", (route) =>
+    route.fulfill({ json: { ...model, fingerprint: "another", step: 999 } }));
   await page.clock.fastForward(60_000);
   await page.evaluate(() => dispatchEvent(new Event("focus")));
   await expect(page.locator("#glass-notice")).toContainText("The model has changed since this prompt was run");
@@ -554,8 +591,10 @@ test("text that means harm is only shown", async ({ page }) => {
   }
 });
 
-for (const [width, colorScheme, forcedColors] of [[1200, "light", "none"], [1900, "dark", "none"], [400, "light", "none"], [400, "dark", "none"], [1200, "dark", "active"]]) {
-  test(`nobody is shut out of any view, ${width} wide, ${colorScheme}, forced colours ${forcedColors}`, async ({ page }) => {
+for (const [width, colorScheme, forcedColors] of [[1200, "light", "none"], [1900, "dark", "none"],
+  [400, "light", "none"], [400, "dark", "none"], [1200, "dark", "active"]]) {
+  test(`nobody is shut out of any view, ${width} wide, ${colorScheme}, forced colours ${forcedColors}`,
+    async ({ page }) => {
     await page.setViewportSize({ width, height: 900 });
     await page.emulateMedia({ colorScheme, forcedColors });
     for (const view of VIEWS) {
@@ -590,7 +629,8 @@ test("a long prompt through many layers stays within its budgets", async ({ page
       tiles += request.postDataJSON().tiles.length;
       tileBytes += (await request.sizes()).responseBodySize;
     } else if (request.url().endsWith("/traces") && request.method() === "POST") {
-      const lines = (await (await request.response()).text()).split("\n").filter(Boolean).map((line) => JSON.parse(line));
+      const lines = (await (await request.response()).text()).split("\n").filter(Boolean)
+        .map((line) => JSON.parse(line));
       thumbnails = lines.reduce((sum, line) => sum + (line.thumbnails?.length ?? 0), 0);
     }
   });
@@ -604,7 +644,8 @@ test("a long prompt through many layers stays within its budgets", async ({ page
     if (view === "head") {
       await painted(page);
       await expect.poll(() => tileBytes).toBeGreaterThan(0);
-      expect([tiles, tileBytes].map((n, i) => n <= [4, 300_000][i]), `${tiles} tiles, ${tileBytes} bytes`).toEqual([true, true]);
+      expect([tiles, tileBytes].map((n, i) => n <= [4, 300_000][i]), `${tiles} tiles, ${tileBytes} bytes`)
+        .toEqual([true, true]);
     }
     if (view === "gradients") await expect(page.locator(".gradients")).toContainText("the memory of traces: it needs");
     else await expect(page.locator(READY[view]).first()).toBeAttached();
@@ -642,16 +683,19 @@ test.describe("a phone", () => {
     await page.touchscreen.tap(box.x + x + 0.5 * cw, box.y + y + 2.5 * ch);
     expect(await state(page)).toMatchObject({ q: "2", k: "0" });
     const client = await page.context().newCDPSession(page);
-    const touch = (type, ...points) => client.send("Input.dispatchTouchEvent", { type, touchPoints: points.map(([x, y], id) => ({ x, y, id })) });
+    const touch = (type, ...points) => client.send("Input.dispatchTouchEvent",
+      { type, touchPoints: points.map(([x, y], id) => ({ x, y, id })) });
     const middle = [box.x + x + 3.5 * cw, box.y + y + 5.5 * ch];
     await touch("touchStart", [middle[0] - 10, middle[1]]);
     await expect(page.locator(".cell-line")).not.toContainText(/^2 /);
     await touch("touchEnd");
     expect(await state(page)).toMatchObject({ q: "2", k: "0" });
     await touch("touchStart", [middle[0] - 10, middle[1]], [middle[0] + 10, middle[1]]);
-    for (const far of [12, 20, 30, 40]) await touch("touchMove", [middle[0] - far, middle[1]], [middle[0] + far, middle[1]]);
+    for (const far of [12, 20, 30, 40]) await touch("touchMove", [middle[0] - far, middle[1]],
+      [middle[0] + far, middle[1]]);
     await touch("touchEnd");
-    await expect.poll(async () => Number((await page.locator(".heat").getAttribute("data-cells")).split(" ")[2])).toBeGreaterThan(1.5 * cw);
+    await expect.poll(async () => Number((await page.locator(".heat").getAttribute("data-cells")).split(" ")[2]))
+      .toBeGreaterThan(1.5 * cw);
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(400);
     for (const target of await page.locator("#glass button:visible, #glass nav a:visible").all()) {
       expect((await target.boundingBox()).height, await target.innerText()).toBeGreaterThanOrEqual(44);

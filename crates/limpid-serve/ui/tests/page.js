@@ -50,7 +50,8 @@ export const paletteOf = async (page, name) => palettesIn(await page.locator("#p
 /** Breaks of the rules that axe knows. */
 export async function barriers(page) {
   await page.evaluate(AxeBuilder.source);
-  const { violations } = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+  const { violations } = await page.evaluate(() =>
+    window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
   return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
 }
 
@@ -68,8 +69,10 @@ export async function ended(page) {
 
 /** A chunk of a chat's stream: tokens as [text, probability, [[other text, probability], ...]]. */
 export function chunk(tokens, finish = null) {
-  const one = (text, p) => ({ token: text, bytes: [...new TextEncoder().encode(text)], logprob: p === 0 ? -9999 : Math.log(p) });
-  const content = tokens.map(([text, p, others = []]) => ({ ...one(text, p), top_logprobs: others.map((o) => one(...o)) }));
+  const one = (text, p) => ({ token: text, bytes: [...new TextEncoder().encode(text)], logprob: p === 0 ? -9999
+    : Math.log(p) });
+  const content = tokens.map(([text, p, others = []]) =>
+    ({ ...one(text, p), top_logprobs: others.map((o) => one(...o)) }));
   const text = tokens.map(([text]) => text).join("");
   const choice = { index: 0, delta: { content: text }, logprobs: { content }, finish_reason: finish };
   return `data: ${JSON.stringify({ choices: [choice], system_fingerprint: "limpid-00000000-s1" })}\n\n`;

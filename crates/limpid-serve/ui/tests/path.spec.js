@@ -5,7 +5,8 @@ import { pathToFileURL } from "node:url";
 import { ask, at, barriers, byHand, chunk, expect, open, push, test } from "./page.js";
 import { BINARY } from "./servers.js";
 
-const complete = (page) => expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
+const complete = (page) => expect(page.locator("#glass-facts"))
+  .toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
 
 /** A number as it was written. */
 const number = (text) => Number(text.replaceAll("−", "-").replace(/ \(.*/, "").replace(/[^-\d.e]/g, ""));
@@ -19,7 +20,8 @@ async function addsUp(page, what) {
   const total = values.pop();
   const sum = values.reduce((all, value) => all + value, 0);
   // of numbers with four digits each
-  expect(Math.abs(sum - total), `${what}: ${values} is not ${total}`).toBeLessThan(1e-3 * Math.max(1, ...values.map(Math.abs)));
+  expect(Math.abs(sum - total), `${what}: ${values} is not ${total}`)
+    .toBeLessThan(1e-3 * Math.max(1, ...values.map(Math.abs)));
   return total;
 }
 
@@ -37,10 +39,12 @@ async function walk(page, follow) {
     await follow(part);
     await expect(crumbs(page)).toHaveCount(before + 1);
     await expect(page.locator(".path > .lead")).toContainText(/\d/);
-    if (kind !== "w") expect(Math.abs((await addsUp(page, kind)) - exact)).toBeLessThan(1e-3 * Math.max(1, Math.abs(exact)));
+    if (kind !== "w") expect(Math.abs((await addsUp(page, kind)) - exact))
+      .toBeLessThan(1e-3 * Math.max(1, Math.abs(exact)));
     if (kind === "h") {
       await expect(page.locator(".arcs canvas")).toBeVisible();
-      const weights = (await page.locator(".parts tbody tr:not(.total) td:nth-child(2)").evaluateAll((all) => all.map((cell) => cell.textContent))).filter((text) => text !== "").map(number);
+      const weights = (await page.locator(".parts tbody tr:not(.total) td:nth-child(2)")
+        .evaluateAll((all) => all.map((cell) => cell.textContent))).filter((text) => text !== "").map(number);
       expect(Math.abs(weights.reduce((a, b) => a + b, 0) - 1)).toBeLessThan(5e-3);
     }
     steps++;
@@ -70,7 +74,8 @@ test("a path leads from the likeliest word to a word of the input, by mouse", as
   // any other word, and none; never the word itself
   const word = await page.getByLabel("Word", { exact: true }).inputValue();
   await expect(page.getByLabel("Rather than").locator("option").nth(2)).toBeAttached();
-  expect(await page.getByLabel("Rather than").locator("option").evaluateAll((all) => all.map(({ value }) => value))).not.toContain(word);
+  expect(await page.getByLabel("Rather than").locator("option")
+    .evaluateAll((all) => all.map(({ value }) => value))).not.toContain(word);
   await page.getByLabel("Rather than").selectOption("none");
   await expect(page.locator(".parts thead")).toContainText("of the logit");
   await addsUp(page, "without another word");
@@ -84,7 +89,8 @@ test("a path is walked by keys alone, and back", async ({ page }) => {
   await page.keyboard.press("j");
   await expect(page.locator(".parts a").first()).toBeFocused();
   await walk(page, async (part) => {
-    for (let n = 0; n < 40 && !(await part.evaluate((one) => one === document.activeElement)); n++) await page.keyboard.press("ArrowDown");
+    for (let n = 0; n < 40 && !(await part.evaluate((one) =>
+      one === document.activeElement)); n++) await page.keyboard.press("ArrowDown");
     await expect(part).toBeFocused();
     await page.keyboard.press("Enter");
   });
@@ -120,14 +126,17 @@ test("a word that is no token, and a way that is none, say so in place", async (
   await expect(page.locator(".path .trouble")).toContainText("the path has no `h99.0` there");
 });
 
-test("a typed word is read with or without its blank, whichever is likelier, on both sides", async ({ page, expected }) => {
+test("a typed word is read with or without its blank, whichever is likelier, on both sides",
+  async ({ page, expected }) => {
   expected.push("400"); // a spelling that is no token
   await page.goto(`${at("BASE")}/#v=path`);
   await complete(page);
   await expect(page.locator(".parts a").first()).toBeVisible();
   // the tokens of both spellings with their logits, without the page's own rule
   const words = await page.evaluate(async () => {
-    const post = async (path, body) => (await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
+    const post = async (path, body) =>
+      (await fetch(path, { method: "POST", headers: { "content-type": "application/json" },
+        body: JSON.stringify(body) })).json();
     const id = document.querySelector("#glass").dataset.trace;
     const q = document.querySelectorAll("#glass-chips .token").length - 1;
     const { values } = await (await fetch(`/inspect/v1/traces/${id}/tensors/logits?at=0,${q},*`)).json();
@@ -145,14 +154,17 @@ test("a typed word is read with or without its blank, whichever is likelier, on 
   expect(words.filter(({ spellings }) => spellings.length === 2).length).toBeGreaterThan(3);
   expect(words.some(({ spellings }) => spellings.length === 1)).toBe(true);
   const shown = (text) => text.replaceAll(" ", "␣");
-  for (const [field, select] of [["Another word", page.getByLabel("Word", { exact: true })], ["Compared word", page.getByLabel("Rather than")]]) {
+  for (const [field, select] of [["Another word", page.getByLabel("Word", { exact: true })],
+    ["Compared word", page.getByLabel("Rather than")]]) {
     for (const { word, spellings: [best, less] } of field === "Another word" ? words : words.slice(12, -1)) {
       await page.getByLabel(field).fill(word);
       await page.keyboard.press("Enter");
       await expect(select, word).toHaveValue(`${best.id}`);
       const note = page.locator(".path > .note").first();
-      if (less) await expect(note, word).toContainText(`Read as ${shown(best.text)}, which is likelier here than ${shown(less.text)}.`);
-      else if (best.text !== word) await expect(note, word).toContainText(`Read as ${shown(best.text)}: without its blank it is not one token.`);
+      if (less) await expect(note, word)
+        .toContainText(`Read as ${shown(best.text)}, which is likelier here than ${shown(less.text)}.`);
+      else if (best.text !== word) await expect(note, word)
+        .toContainText(`Read as ${shown(best.text)}: without its blank it is not one token.`);
       await expect(page.getByLabel(field)).toHaveValue("");
     }
   }
@@ -165,7 +177,8 @@ test("a typed word is read with or without its blank, whichever is likelier, on 
   const both = words.find(({ spellings }) => spellings.length === 2);
   await page.getByLabel("Another word").fill(` ${both.word}`);
   await page.keyboard.press("Enter");
-  await expect(page.getByLabel("Word", { exact: true })).toHaveValue(`${both.spellings.find(({ text }) => text.startsWith(" ")).id}`);
+  await expect(page.getByLabel("Word", { exact: true }))
+    .toHaveValue(`${both.spellings.find(({ text }) => text.startsWith(" ")).id}`);
 });
 
 test("a word clicked while the run streams says that the run is not at its end", async ({ page, expected }) => {
@@ -196,7 +209,8 @@ test("a word clicked while the run streams says that the run is not at its end",
   const tokens = page.locator("#glass-chips .token");
   await tokens.nth(1).click();
   const where = /The run is at 1 of \d layers; /;
-  await expect(page.locator(".text .cell-line")).toHaveText(/^token 1 .*: The run is at 1 of \d layers; its probability comes after the last one\.$/);
+  await expect(page.locator(".text .cell-line"))
+    .toHaveText(/^token 1 .*: The run is at 1 of \d layers; its probability comes after the last one\.$/);
   for (const [view, what] of [["head", "the picture"], ["lens", "the lens"], ["path", "the path"]]) {
     await page.evaluate((view) => (location.hash = `v=${view}&p=Once+upon+a+time`), view);
     await tokens.nth(1).click();
@@ -204,7 +218,8 @@ test("a word clicked while the run streams says that the run is not at its end",
     await expect(page.locator("#glass-view"), view).toContainText(`${what} comes after the last one.`);
   }
   await page.evaluate(() => (location.hash = location.hash.replace("v=path", "v=map")));
-  await expect(page.locator("#glass-numbers .of-token .note")).toContainText("what it expects comes after the last one.");
+  await expect(page.locator("#glass-numbers .of-token .note"))
+    .toContainText("what it expects comes after the last one.");
   await page.goBack();
   await page.getByLabel("Another word").fill("quizzaciously");
   await page.keyboard.press("Enter");
@@ -248,7 +263,9 @@ test("a prompt of one token, and an encoder, have their paths", async ({ page })
 
 test("a saved page has the path, without a server", async ({ page, context }, info) => {
   const file = info.outputPath("path.html");
-  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html", file], { encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html",
+      file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await context.setOffline(true);
   await page.goto(`${pathToFileURL(file)}#v=map`);
@@ -266,7 +283,8 @@ test("on twelve layers of twelve heads and 1,024 tokens the path stays within it
   expect(await page.locator("*").count()).toBeLessThanOrEqual(3000);
   expect(await barriers(page)).toEqual([]);
   // what a click waits for, told and not judged: a busy machine fails no test
-  const times = await page.evaluate(() => performance.getEntriesByType("resource").filter(({ name }) => name.includes("/path?")).map(({ duration }) => Math.round(duration)));
+  const times = await page.evaluate(() => performance.getEntriesByType("resource")
+    .filter(({ name }) => name.includes("/path?")).map(({ duration }) => Math.round(duration)));
   console.log(`path at 1,024 tokens, ms: ${times.join(" ")}`);
 });
 
@@ -292,7 +310,9 @@ test("the tour leads through six steps of one's own text", async ({ page }) => {
 
 test("the tour reaches its end where a stop cannot be made, and forth and back", async ({ page, context }, info) => {
   const file = info.outputPath("tour.html");
-  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html", file], { encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html",
+      file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   const title = page.locator(".tour strong");
   const turn = async (name, end) => {
@@ -312,7 +332,8 @@ test("the tour reaches its end where a stop cannot be made, and forth and back",
   await page.route(/\/path\?/, async (route) => {
     const response = await route.fetch();
     const answer = await response.json();
-    await route.fulfill({ response, json: { ...answer, bars: answer.bars.filter(({ part }) => part.kind !== "embed" && part.kind !== "stream") } });
+    await route.fulfill({ response,
+      json: { ...answer, bars: answer.bars.filter(({ part }) => part.kind !== "embed" && part.kind !== "stream") } });
   });
   await page.goto(`${at("BASE")}/#v=map&tour=1`);
   await complete(page);
@@ -331,7 +352,9 @@ test("a word is asked about at its own place, in its own text", async ({ page })
   await expect(asked).toHaveText(/^e over/);
   // there it is what the model expects most
   await page.locator("#glass-chips .token").nth(1).click();
-  const { top } = await page.evaluate(async () => (await fetch(`/inspect/v1/traces/${document.querySelector("#glass").dataset.trace}/predictions?position=1&k=2`)).json());
+  const { top } = await page.evaluate(async () =>
+    (await fetch(`/inspect/v1/traces/${document.querySelector("#glass").dataset.trace}/predictions?position=1&k=2`))
+      .json());
   await expect(page.getByLabel("Word", { exact: true })).toHaveValue(`${top[0][0]}`);
   await page.locator("#glass-chips .token").last().click();
   await expect(asked).toHaveText(/^e over/);
@@ -352,7 +375,8 @@ test("a word of a completion leads to its reason, and another one can be taken",
   const given = await page.locator(".answer .token.given").count();
   await tokens.nth(given + 2).click();
   await expect(page.locator("#read-out")).toContainText("Drawn with temperature 0, top-k all, top-p 1.");
-  const before = (await tokens.evaluateAll((all, n) => all.slice(0, n).map((one) => one.textContent).join(""), given + 2));
+  const before = (await tokens.evaluateAll((all, n) => all.slice(0, n).map((one) => one.textContent).join(""), given
+    + 2));
   const other = page.locator("#read-out .take").first();
   const word = await other.textContent();
   await other.click();
@@ -390,7 +414,8 @@ test("a completion that fills the context keeps its first token when it is looke
   await expect(page.locator("#glass-notice")).not.toContainText("left out");
 });
 
-test("tabs are grouped, no two called alike, and the chosen one is in sight on a phone in its place", async ({ page }) => {
+test("tabs are grouped, no two called alike, and the chosen one is in sight on a phone in its place",
+  async ({ page }) => {
   await page.setViewportSize({ width: 400, height: 800 });
   await page.goto(`${at("BASE")}/#v=notation`);
   await complete(page);
@@ -404,7 +429,8 @@ test("tabs are grouped, no two called alike, and the chosen one is in sight on a
   await page.reload();
   await complete(page);
   await expect(page.locator("#glass-why")).toBeVisible();
-  const ends = () => page.evaluate(() => [".views [aria-current]", ".views"].map((one) => document.querySelector(one).getBoundingClientRect().right));
+  const ends = () => page.evaluate(() => [".views [aria-current]", ".views"].map((one) => document.querySelector(one)
+    .getBoundingClientRect().right));
   await expect.poll(async () => (await ends()).reduce((chosen, all) => all - chosen)).toBeGreaterThan(32);
 });
 
@@ -414,8 +440,10 @@ test("on a phone no column of a step is cut, and a table ends at a whole column"
   await complete(page);
   await page.locator('.parts a[data-hop^="h"]').first().click();
   await expect(page.locator(".arcs canvas")).toBeVisible();
-  await expect(page.locator(".row-of-words .from"), "the word that looks").toBeInViewport({ ratio: 0.98 }); // but for a part of a pixel
-  expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth)).toBeLessThanOrEqual(0);
+  // but for a part of a pixel
+  await expect(page.locator(".row-of-words .from"), "the word that looks").toBeInViewport({ ratio: 0.98 });
+  expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth))
+    .toBeLessThanOrEqual(0);
   // nor of the steps that have words beside each part
   await page.goto(`${at("BASE")}/#v=path`);
   await page.reload();
@@ -424,7 +452,8 @@ test("on a phone no column of a step is cut, and a table ends at a whole column"
     await page.locator(`.parts a[data-hop^="${hop}"]`).first().click();
     if (hop === "m") await expect(page.locator(".parts.worded")).toBeVisible();
     else await expect(page.locator(".path > .lead")).toContainText("went into unit");
-    expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth), hop).toBeLessThanOrEqual(0);
+    expect(await page.locator(".path .wide:has(.parts)").evaluate((box) => box.scrollWidth - box.clientWidth), hop)
+      .toBeLessThanOrEqual(0);
   }
   await page.setViewportSize({ width: 1200, height: 900 });
   await page.evaluate(() => (location.hash = "v=table"));
@@ -451,7 +480,8 @@ test("the page keeps its width from view to view, and a selected token is in one
 
 test("a head is called the same in the terminal and in the page", async ({ page }) => {
   const prompt = "the cat sat on the mat and the cat sat on the mat and the cat sat on the mat";
-  const { stdout } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", prompt], { encoding: "utf8" });
+  const { stdout } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", prompt],
+    { encoding: "utf8" });
   const rows = stdout.split("\n").slice(stdout.split("\n").findIndex((line) => line.startsWith("block"))).slice(1);
   await page.goto(`${at("BASE")}/#v=heads&p=${encodeURIComponent(prompt)}`);
   await complete(page);
@@ -459,7 +489,8 @@ test("a head is called the same in the terminal and in the page", async ({ page 
   const { n_layer: depth, n_head: heads } = await page.evaluate(async () => (await fetch("/inspect/v1/model")).json());
   for (let l = 0; l < depth; l++) {
     for (let h = 0; h < heads; h++) {
-      await page.evaluate(([l, h]) => (location.hash = location.hash.replace(/&[lh]=\d+/g, "") + `&l=${l}&h=${h}`), [l, h]);
+      await page.evaluate(([l, h]) => (location.hash = location.hash.replace(/&[lh]=\d+/g, "") + `&l=${l}&h=${h}`),
+        [l, h]);
       const inTerminal = rows[l].trim().split(/ {2,}/)[h + 1].split(" ")[0];
       await expect(page.locator(".heads .cell-line")).toContainText(`layer ${l}, head ${h}: ${inTerminal}`);
     }
@@ -477,6 +508,7 @@ test("every view opens with a line made of this run's numbers", async ({ page })
   await expect(page.locator("#glass-lead")).toContainText("L1H1");
   // few tokens are no evidence of a habit
   await page.evaluate(() => (location.hash = "v=heads&p=Once"));
-  await expect(page.locator("#glass-lead")).toContainText("1 token is too few to tell what a head looks at: that takes 5.");
+  await expect(page.locator("#glass-lead"))
+    .toContainText("1 token is too few to tell what a head looks at: that takes 5.");
   expect(await page.locator("#glass-lead abbr[title], .path abbr[title]").count()).toBeGreaterThanOrEqual(0);
 });

@@ -17,7 +17,8 @@ const address = await new Promise((found) => {
   server.stderr.on("data", (said) => found(/http:\/\/\S+:\d+/.exec(`${said}`)?.[0]));
 });
 const open = await chromium.launch({ executablePath: await browser() });
-const page = await open.newPage({ viewport: { width: 1200, height: 760 }, deviceScaleFactor: 1.5, colorScheme: "light" });
+const page = await open.newPage({ viewport: { width: 1200, height: 760 }, deviceScaleFactor: 1.5,
+  colorScheme: "light" });
 await page.goto(`${address}/#v=path&p=${encodeURIComponent(PROMPT)}`);
 await page.getByText("nats a token").first().waitFor();
 await page.locator('.parts a[data-hop^="h"]').first().click();

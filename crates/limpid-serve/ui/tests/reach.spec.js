@@ -12,8 +12,10 @@ const number = (text) => Number(text.replaceAll("−", "-"));
 
 /** What the endpoint says of the same question. */
 const rowsOf = (page, question) => page.evaluate(async (body) => {
-  const text = await (await fetch("/inspect/v1/sweeps", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).text();
-  return text.trim().split("\n").map((line) => JSON.parse(line)).filter(({ event }) => event === "row").map(({ recovered }) => recovered);
+  const text = await (await fetch("/inspect/v1/sweeps",
+    { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).text();
+  return text.trim().split("\n").map((line) => JSON.parse(line)).filter(({ event }) => event === "row")
+    .map(({ recovered }) => recovered);
 }, question);
 
 test("a sweep is read by mouse, and a cell changes the run", async ({ page }, info) => {
@@ -33,9 +35,11 @@ test("a sweep is read by mouse, and a cell changes the run", async ({ page }, in
   await expect(page.locator(".sweep .note").first()).toContainText("token-layers");
   const expected = await rowsOf(page, { clean: CLEAN, corrupt: CORRUPT, answer: " called" });
   await page.locator(".sweep summary").click();
-  const cells = await page.locator(".sweep details tbody tr").evaluateAll((rows) => rows.map((row) => [...row.querySelectorAll("td")].slice(1).map((cell) => cell.textContent)));
+  const cells = await page.locator(".sweep details tbody tr")
+    .evaluateAll((rows) => rows.map((row) => [...row.querySelectorAll("td")].slice(1).map((cell) => cell.textContent)));
   expect(cells.length).toBe(expected.length);
-  cells.forEach((row, l) => row.forEach((text, n) => expect(Math.abs(number(text) - expected[l][n])).toBeLessThan(1e-3 * Math.max(1, Math.abs(expected[l][n])))));
+  cells.forEach((row, l) => row.forEach((text, n) => expect(Math.abs(number(text) - expected[l][n]))
+    .toBeLessThan(1e-3 * Math.max(1, Math.abs(expected[l][n])))));
   await page.locator(".sweep summary").click();
   expect(await barriers(page)).toEqual([]);
   await info.attach("sweep", { body: await page.screenshot({ fullPage: true }), contentType: "image/png" });
@@ -45,7 +49,8 @@ test("a sweep is read by mouse, and a cell changes the run", async ({ page }, in
   await frame.click({ position: { x: x + (expected[0].length - 0.5) * cw, y: y + ch / 2 } });
   await expect(page.locator("#glass-steps")).toBeVisible();
   const last = expected[0].length - 1;
-  await expect(page.locator("#glass-steps")).toHaveValue(JSON.stringify([{ patch: "blocks.0.hook_resid_pre", pos: last, from: { prompt: CLEAN } }]));
+  await expect(page.locator("#glass-steps"))
+    .toHaveValue(JSON.stringify([{ patch: "blocks.0.hook_resid_pre", pos: last, from: { prompt: CLEAN } }]));
   await expect(page.locator(".sweep .cell-line")).toContainText("restores 1 of the difference");
   await expect(page.locator("#glass-facts")).toContainText("nats a token");
   await expect(page.locator("#glass-numbers")).toContainText("is changed by the steps");
@@ -63,7 +68,8 @@ test("a sweep is read by keys", async ({ page }) => {
   const label = await cell.getAttribute("aria-label");
   await page.keyboard.press("Enter");
   const pos = Number(/position (\d+)/.exec(label)[1]);
-  await expect(page.locator("#glass-steps")).toHaveValue(JSON.stringify([{ patch: "blocks.0.attn.hook_z", head: 1, pos, from: { prompt: CLEAN } }]));
+  await expect(page.locator("#glass-steps"))
+    .toHaveValue(JSON.stringify([{ patch: "blocks.0.attn.hook_z", head: 1, pos, from: { prompt: CLEAN } }]));
   await expect(page.locator(".sweep .live-cell")).toHaveAttribute("aria-label", label);
   await page.goBack();
   await expect(page.locator("#glass-numbers")).toContainText("unchanged");
@@ -106,8 +112,10 @@ test("gradients of the chosen word", async ({ page }, info) => {
     const q = document.querySelectorAll("#glass-chips .token").length - 1;
     return (await fetch(`/inspect/v1/traces/${id}/gradients?position=${q}`)).json();
   });
-  const first = await page.locator("details table").first().locator("tbody tr").first().locator("td").evaluateAll((all) => all.slice(1).map((cell) => cell.textContent));
-  first.forEach((text, n) => expect(Math.abs(number(text) - answer.stream[0][n])).toBeLessThan(1e-3 * Math.max(1, answer.stream[0][n])));
+  const first = await page.locator("details table").first().locator("tbody tr").first().locator("td")
+    .evaluateAll((all) => all.slice(1).map((cell) => cell.textContent));
+  first.forEach((text, n) => expect(Math.abs(number(text) - answer.stream[0][n]))
+    .toBeLessThan(1e-3 * Math.max(1, answer.stream[0][n])));
   await page.locator(".gradients summary").click();
   expect(await barriers(page)).toEqual([]);
   await info.attach("gradients", { body: await page.screenshot({ fullPage: true }), contentType: "image/png" });
@@ -123,7 +131,9 @@ test("gradients of the chosen word", async ({ page }, info) => {
 test("a saved file shows the changed run, with its steps", async ({ page }, info) => {
   const file = info.outputPath("changed.html");
   const steps = '[{"ablate":"blocks.0.attn.hook_z","head":1}]';
-  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", CORRUPT, "--intervene", steps, "--html", file], { encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", CORRUPT, "--intervene", steps, "--html",
+      file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await page.goto(`${pathToFileURL(file)}#v=map`);
   await expect(page.locator("#glass-facts")).toContainText("nats a token");
@@ -136,7 +146,9 @@ test("a saved file shows the changed run, with its steps", async ({ page }, info
 
 test("a saved file begins with the sweep that it keeps", async ({ page }, info) => {
   const file = info.outputPath("sweep.html");
-  const { status, stderr } = spawnSync(BINARY, ["sweep", process.env.LIMPID_FOLDER, "--clean", CLEAN, "--corrupt", CORRUPT, "--metric", "kl", "--site", "z", "--by-pos", "--html", file], { encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["sweep", process.env.LIMPID_FOLDER, "--clean", CLEAN, "--corrupt", CORRUPT, "--metric", "kl", "--site", "z",
+      "--by-pos", "--html", file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await page.goto(pathToFileURL(file).href);
   await done(page);

@@ -12,7 +12,8 @@ const limpid = (...options) => {
   expect(done.status, done.stderr).toBe(0);
   return done.stdout;
 };
-const log = (name) => readFileSync(path.join(folder(name), "metrics.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+const log = (name) => readFileSync(path.join(folder(name), "metrics.jsonl"), "utf8").trim().split("\n")
+  .map((line) => JSON.parse(line));
 
 const test = base.extend({
   /** A page that neither complains nor asks for anything but its own file. */
@@ -41,16 +42,19 @@ test("the values of every curve at a step are those of the log, in every chart a
   const near = (text, value) => expect(Math.abs(number(text) / value - 1), `${text} is ${value}`).toBeLessThan(1e-4);
   near(await chart(page, "Learning rate").locator(".legend b").innerText(), of("learning_rate"));
   expect(await plot.getAttribute("aria-valuetext")).toContain(`step ${step}: `);
-  for (const [title, key] of [["Norm of the gradient, by layer", "grad_norm"], ["Update over weights, by layer", "update_ratio"]]) {
+  for (const [title, key] of [["Norm of the gradient, by layer", "grad_norm"],
+    ["Update over weights, by layer", "update_ratio"]]) {
     const entries = chart(page, title).locator(".legend > span");
     const layers = Object.entries(of("layers"));
     expect(await entries.count()).toBe(layers.length);
     for (const [layer, numbers] of layers) {
-      near(await entries.filter({ hasText: new RegExp(`^\\s*${layer.replace(".", "\\.")} `) }).locator("b").innerText(), numbers[key]);
+      near(await entries.filter({ hasText: new RegExp(`^\\s*${layer.replace(".", "\\.")} `) }).locator("b").innerText(),
+        numbers[key]);
     }
   }
   // the same place in every chart that goes over steps
-  const rules = await page.locator(".plot[data-across=step] .rule").evaluateAll((rules) => rules.map((rule) => rule.getAttribute("d").split(" ")[0]));
+  const rules = await page.locator(".plot[data-across=step] .rule")
+    .evaluateAll((rules) => rules.map((rule) => rule.getAttribute("d").split(" ")[0]));
   expect(rules.length).toBeGreaterThan(5);
   expect(new Set(rules).size).toBe(1);
   await page.keyboard.press("Escape");
@@ -72,19 +76,22 @@ test("the pointer shows values too, and steps that are dragged over fill every c
   const [, from, to] = /Steps (\d+) to (\d+)/.exec(seen).map(Number);
   expect(from > 5 && to < 55 && to - from > 10, seen).toBe(true);
   const ticks = await other.locator("text.x").allTextContents();
-  expect(ticks.length > 1 && ticks.every((tick) => Number(tick) >= from - 1 && Number(tick) <= to + 1), ticks.join()).toBe(true);
+  expect(ticks.length > 1 && ticks.every((tick) => Number(tick) >= from - 1 && Number(tick) <= to + 1), ticks.join())
+    .toBe(true);
   await page.getByRole("button", { name: "Whole run" }).click();
   await expect(page.locator(".tools output")).toHaveText("Steps 0 to 60");
 });
 
 test("the weight under the keys is the model's", async ({ page }) => {
   await open(page, "chat");
-  const sample = log("chat").findLast((line) => line.sample), texts = await page.locator(".tokens span").allTextContents();
+  const sample = log("chat").findLast((line) => line.sample), texts = await page.locator(".tokens span")
+    .allTextContents();
   const words = limpid("tokenize", "--model", folder("chat"), sample.prompt + sample.sample).split("\n");
   const ids = words.map((line) => parseInt(line)).filter((id) => id >= 0).slice(0, texts.length);
   const layers = await page.locator("#heads .layer").count(), last = layers - 1;
   const name = `blocks.${last}.attn.hook_pattern`;
-  const shown = JSON.parse(limpid("inspect", "--model", folder("chat"), "--tokens", ids.join(), "--tensor", name, "--json"));
+  const shown = JSON.parse(limpid("inspect", "--model", folder("chat"), "--tokens", ids.join(), "--tensor", name,
+    "--json"));
   const { values, shape: [, heads, n] } = shown.tensors.find((tensor) => tensor.name === name);
   expect([n, await page.locator(".head img").count()]).toEqual([texts.length, heads * layers]);
   const image = page.locator(".layer").nth(last).locator(".head img").nth(1);
@@ -97,7 +104,8 @@ test("the weight under the keys is the model's", async ({ page }) => {
     const told = await read.innerText();
     if (key > query) expect(told).toContain("hidden by the mask");
     // half of a step of the palette, of the square root, and half of the last digit
-    else expect(Math.abs(Number(told.split(": ").at(-1)) - weight), told).toBeLessThan(Math.sqrt(weight) / 255 + 0.0051);
+    else expect(Math.abs(Number(told.split(": ").at(-1)) - weight), told)
+      .toBeLessThan(Math.sqrt(weight) / 255 + 0.0051);
     for (let n = 0; n < Math.min(3, query); n++) await page.keyboard.press("ArrowUp");
     await page.keyboard.press("ArrowRight");
   }
@@ -106,7 +114,8 @@ test("the weight under the keys is the model's", async ({ page }) => {
 });
 
 for (const [scheme, forced] of [["light", "none"], ["dark", "none"], ["dark", "active"]]) {
-  test(`nobody is kept out, ${scheme}${forced === "active" ? ", in forced colours" : ""}, at every width`, async ({ page }) => {
+  test(`nobody is kept out, ${scheme}${forced === "active" ? ", in forced colours" : ""}, at every width`,
+    async ({ page }) => {
     await page.emulateMedia({ colorScheme: scheme, forcedColors: forced });
     for (const width of [400, 1200, 1900]) {
       await page.setViewportSize({ width, height: 900 });
@@ -122,7 +131,8 @@ test("without scripts everything is there to be read", async ({ browser }) => {
   await open(page, "chat");
   await expect(chart(page, "Loss")).toContainText(/Training falls from \d/);
   await expect(page.locator(".plot").first()).toHaveRole("img");
-  for (const image of await page.locator("#heads img").all()) expect(await image.evaluate((seen) => seen.naturalWidth)).toBeGreaterThan(1);
+  for (const image of await page.locator("#heads img").all()) expect(await image.evaluate((seen) => seen.naturalWidth))
+    .toBeGreaterThan(1);
   await page.close();
 });
 
@@ -132,7 +142,8 @@ test("several runs are named once, and look the same in every chart", async ({ p
   await expect(page.locator("#bar .legend span")).toHaveText(["chat", "base"]);
   await chart(page, "Training loss").locator(".plot").hover({ position: { x: 60, y: 60 } });
   const looks = await page.locator("section figure").evaluateAll((figures) =>
-    figures.map((figure) => [...figure.querySelectorAll("polyline")].filter((line) => line.dataset.label !== "entropy floor").map((line) => line.getAttribute("class")).join(" | ")));
+    figures.map((figure) => [...figure.querySelectorAll("polyline")].filter((line) =>
+      line.dataset.label !== "entropy floor").map((line) => line.getAttribute("class")).join(" | ")));
   expect(looks.length).toBe(5);
   expect(new Set(looks).size).toBe(1);
   await expect(chart(page, "Norm of the gradient").locator(".legend b")).toHaveText([/\d/, /\d/]);

@@ -10,7 +10,8 @@ import path from "node:path";
 
 export const UI = path.resolve(import.meta.dirname, "..");
 const ROOT = path.resolve(UI, "../../..");
-export const BINARY = process.env.LIMPID || path.resolve(ROOT, process.env.CARGO_TARGET_DIR || "target", "debug/limpid");
+export const BINARY = process.env.LIMPID || path.resolve(ROOT, process.env.CARGO_TARGET_DIR || "target",
+  "debug/limpid");
 const CONVERSATIONS = ["kite", "ball", "boat", "bell"].flatMap((thing) =>
   ["tree", "garden", "river", "house"].map((place) => ({
     prompt: `Where is the ${thing}?`,
@@ -51,17 +52,21 @@ export default async function start() {
   if (!existsSync(BINARY)) throw new Error(`there is no ${BINARY}: run \`cargo build\`, or name a binary in LIMPID`);
   const folder = mkdtempSync(path.join(tmpdir(), "limpid-ui-"));
   process.env.LIMPID_RUNS = folder;
-  const [chat, base, twin, deep, bert, data, words] = ["chat", "base", "twin", "deep", "bert", "chat.jsonl", "words.txt"].map((name) => path.join(folder, name));
+  const [chat, base, twin, deep, bert, data, words] = ["chat", "base", "twin", "deep", "bert", "chat.jsonl",
+    "words.txt"].map((name) => path.join(folder, name));
   writeFileSync(data, [...CONVERSATIONS, ...CONVERSATIONS].map((one) => JSON.stringify(one)).join("\n"));
   // four blocks of four heads and a table of positions: more to look at than the default has
-  const shape = ["--n-layer", "4", "--n-head", "4", "--d-ff", "512", "--positions", "learned", "--batch-size", "12", "--learning-rate", "0.003"];
+  const shape = ["--n-layer", "4", "--n-head", "4", "--d-ff", "512", "--positions", "learned", "--batch-size", "12",
+    "--learning-rate", "0.003"];
   train(chat, ["--data", data, ...shape, "--context-length", "96", "--steps", "60"]);
   train(base, [...shape, "--context-length", "64", "--steps", "20", "--probe", "--probe-every", "1"]);
   train(twin, [...shape, "--context-length", "64", "--steps", "40", "--seed", "7"]);
   writeFileSync(words, "the cat sat on a mat and then it ran to the big old house where a dog was. ".repeat(120));
-  const large = ["--n-layer", "12", "--n-head", "12", "--d-model", "96", "--d-ff", "384", "--positions", "learned", "--context-length", "1024"];
+  const large = ["--n-layer", "12", "--n-head", "12", "--d-model", "96", "--d-ff", "384", "--positions", "learned",
+    "--context-length", "1024"];
   train(deep, ["--data", words, ...large, "--context", "64", "--batch-size", "1", "--steps", "1", "--sample", "0"]);
-  train(bert, ["--preset", "formulated-bert", "--n-layer", "2", "--d-model", "64", "--n-head", "4", "--d-ff", "128", "--context-length", "64", "--steps", "3"]);
+  train(bert, ["--preset", "formulated-bert", "--n-layer", "2", "--d-model", "64", "--n-head", "4", "--d-ff", "128",
+    "--context-length", "64", "--steps", "3"]);
   const servers = await Promise.all([
     serve(chat, ["--ui-dir", UI]),
     serve(base, ["--ui-dir", UI]),
@@ -70,7 +75,8 @@ export default async function start() {
     serve(base, ["--ui-dir", UI, "--allow-interventions", "--against", twin, "--against", chat]),
     serve(bert, ["--prompt", "Once upon a [MASK]", "--open", "--ui-dir", UI], "inspect"),
   ]);
-  ["CHAT", "BASE", "KEY", "DEEP", "TWIN", "BERT"].forEach((name, n) => (process.env[`LIMPID_${name}`] = servers[n].address));
+  ["CHAT", "BASE", "KEY", "DEEP", "TWIN", "BERT"].forEach((name, n) =>
+    (process.env[`LIMPID_${name}`] = servers[n].address));
   process.env.LIMPID_FOLDER = base;
   return () => {
     servers.forEach(({ server }) => server.kill());

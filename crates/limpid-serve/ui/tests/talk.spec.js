@@ -13,7 +13,8 @@ test("a model answers, and each token tells what else was likely", async ({ page
   await say(page, "Where is the kite?");
   const tokens = page.locator(".answer .token");
   expect(await tokens.count()).toBeGreaterThan(3);
-  await expect(page.locator(".answer .facts")).toContainText(/\d+ tokens · mean surprise \d+\.\d\d nats · .* · seed \d+ · limpid-/);
+  await expect(page.locator(".answer .facts"))
+    .toContainText(/\d+ tokens · mean surprise \d+\.\d\d nats · .* · seed \d+ · limpid-/);
   // the row of tokens begins with the text that is copied, and that screen readers hear
   const text = await page.locator(".answer .unseen").textContent();
   expect(text.length).toBeGreaterThan(0);
@@ -24,7 +25,8 @@ test("a model answers, and each token tells what else was likely", async ({ page
   const panel = page.locator("#read-out");
   await expect(panel).toBeVisible();
   await expect(panel).toContainText(/Probability [\d.<> ]+ %, surprise (\d+\.\d\d nats \(\d+\.\d\d bits\)|below 0\.01 nats)\./);
-  const shares = (await panel.locator("td:last-child").allInnerTexts()).map((share) => Number.parseFloat(share.replace(/[<>]/, "")));
+  const shares = (await panel.locator("td:last-child").allInnerTexts())
+    .map((share) => Number.parseFloat(share.replace(/[<>]/, "")));
   expect(shares.length).toBeGreaterThanOrEqual(6);
   const sum = shares.reduce((a, b) => a + b, 0);
   expect(sum, `${shares}`).toBeGreaterThan(98);
@@ -49,7 +51,8 @@ test("the same seed gives the same answer, and the server gets what was set", as
   expect(await page.locator(".answer .unseen").textContent()).toBe(first);
   expect(bodies[1]).toEqual(bodies[0]);
   expect(bodies[0]).toMatchObject({ seed: 7, max_tokens: 12, stream: true, logprobs: true, top_logprobs: 5 });
-  expect(bodies[0].messages).toEqual([{ role: "system", content: "Be brief." }, { role: "user", content: "Where is the ball?" }]);
+  expect(bodies[0].messages)
+    .toEqual([{ role: "system", content: "Be brief." }, { role: "user", content: "Where is the ball?" }]);
   await say(page, "And the bell?");
   expect(bodies[2].messages.map(({ role }) => role)).toEqual(["system", "user", "assistant", "user"]);
   expect(bodies[2].messages[2].content).toBe(first);
@@ -165,7 +168,8 @@ test("what was refused is no part of the conversation", async ({ page, expected 
   await say(page, "Where is the bell?");
   await expect(page.locator(".turn")).toHaveCount(4);
   expect(bodies.map(({ messages }) => messages.length)).toEqual([1, 3, 3]);
-  expect(bodies[2].messages.map(({ content }) => content)).toEqual(["Where is the kite?", answer, "Where is the bell?"]);
+  expect(bodies[2].messages.map(({ content }) => content))
+    .toEqual(["Where is the kite?", answer, "Where is the bell?"]);
   await refuse(long, "context_length_exceeded");
   await note.getByRole("button", { name: "New conversation" }).click();
   await expect(page.locator(".turn")).toHaveCount(0);
@@ -264,7 +268,8 @@ test("everything goes by keyboard", async ({ page }) => {
   await expect(focused).toHaveText(" word0");
   await page.keyboard.press("ArrowRight");
   await expect(focused).toHaveText(" word1");
-  await expect(page.locator("#spoken")).toHaveText(" word1. Probability 50 %, surprise 0.69 nats (1.00 bits). Likeliest:  else 25 %.");
+  await expect(page.locator("#spoken"))
+    .toHaveText(" word1. Probability 50 %, surprise 0.69 nats (1.00 bits). Likeliest:  else 25 %.");
   const before = (await focused.boundingBox()).y;
   await page.keyboard.press("ArrowDown");
   expect((await focused.boundingBox()).y).toBeGreaterThan(before);

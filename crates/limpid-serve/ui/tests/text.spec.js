@@ -26,7 +26,8 @@ test("a stream is the same wherever the network cuts it", async () => {
 
 test("numbers are sent as they were typed", () => {
   const typed = { seed: "9223372036854775807", temperature: " 0.50 ", top_p: "", max_tokens: "ten", n: "01", m: "1e2" };
-  expect(written({ a: 1 }, typed)).toBe('{"a":1,"seed":9223372036854775807,"temperature":0.50,"max_tokens":"ten","n":"01","m":1e2}');
+  expect(written({ a: 1 }, typed))
+    .toBe('{"a":1,"seed":9223372036854775807,"temperature":0.50,"max_tokens":"ten","n":"01","m":1e2}');
   expect(written({ a: 1 }, { max_tokens: '1,"x":2' })).toBe('{"a":1,"max_tokens":"1,\\"x\\":2"}');
 });
 

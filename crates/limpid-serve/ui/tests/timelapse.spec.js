@@ -8,19 +8,23 @@ import { BINARY, UI, serve, served } from "./servers.js";
 const viewAt = (words = {}, server = "BASE") => `${at(server)}/#${new URLSearchParams({ v: "timelapse", ...words })}`;
 const line = (page) => page.locator(".timelapse > .cell-line");
 const number = (text) => Number(text.replaceAll("−", "-"));
-const near = (found, expected) => expect(Math.abs(found - expected)).toBeLessThan(1e-3 * Math.max(0.1, Math.abs(expected)));
+const near = (found, expected) => expect(Math.abs(found - expected))
+  .toBeLessThan(1e-3 * Math.max(0.1, Math.abs(expected)));
 
 /** What the endpoint says of all frames. */
 const framesOf = (page) => page.evaluate(async () => (await fetch("/inspect/v1/timelapse?count=1000")).json());
 
 /** A score of every head at a frame. */
-const scoresOf = ({ frames, scores }, n, score) => frames[n].values.scores.filter((_, i) => i % 8 === scores.indexOf(score));
+const scoresOf = ({ frames, scores }, n, score) =>
+  frames[n].values.scores.filter((_, i) => i % 8 === scores.indexOf(score));
 
 /** The numbers of the table of heads, once it is drawn under these words. */
 async function written(page, words) {
   const table = page.locator(".timelapse details table").first();
   await expect(table.locator("caption")).toHaveText(words);
-  return table.locator("tbody tr").evaluateAll((rows) => rows.flatMap((row) => [...row.querySelectorAll("td")].slice(1).map((cell) => cell.textContent)));
+  return table.locator("tbody tr")
+    .evaluateAll((rows) => rows.flatMap((row) => [...row.querySelectorAll("td")].slice(1)
+      .map((cell) => cell.textContent)));
 }
 
 /** Holds the table of heads to these numbers. */
@@ -47,7 +51,8 @@ test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) =>
   const [then, first] = [scoresOf(all, 10, "previous"), scoresOf(all, 0, "previous")];
   await holds(page, "Step 10: previous token", then);
   const losses = all.frames[10].values.loss.filter((one) => one !== null);
-  near(number(/loss of the probe ([\d.]+)/.exec(await line(page).textContent())[1].replace(/\.$/, "")), losses.reduce((a, b) => a + b) / losses.length);
+  near(number(/loss of the probe ([\d.]+)/.exec(await line(page).textContent())[1].replace(/\.$/, "")),
+    losses.reduce((a, b) => a + b) / losses.length);
   // the lens and the sample at this step
   const lens = page.locator(".timelapse table").last().locator("tbody tr");
   await expect(lens).toHaveCount(all.tokens.length);
@@ -66,7 +71,8 @@ test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) =>
   const [x, y, cw, ch] = (await page.locator(".timelapse .heat").getAttribute("data-cells")).split(" ").map(Number);
   await page.locator(".timelapse .heat").click({ position: { x: x + 1.5 * cw, y: y + 1.5 * ch } });
   await expect(page.locator("#glass-numbers")).toContainText("Layer 1, head 1");
-  await expect(page.locator(".timelapse canvas[aria-label^='layer 1, head 1: previous token, less that of step 0']")).toBeVisible();
+  await expect(page.locator(".timelapse canvas[aria-label^='layer 1, head 1: previous token, less that of step 0']"))
+    .toBeVisible();
   expect(await barriers(page)).toEqual([]);
   // the address holds all of it
   await page.reload();
@@ -82,7 +88,8 @@ test("a time-lapse is scrubbed and played by keys", async ({ page }) => {
   await expect(slider).toHaveAttribute("aria-valuetext", /^step 3, loss \d/);
   await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
   await slider.focus();
-  for (const [key, step] of [["ArrowRight", 4], ["Home", 0], ["ArrowRight", 1], ["ArrowRight", 2], ["ArrowLeft", 1], ["End", 20]]) {
+  for (const [key, step] of [["ArrowRight", 4], ["Home", 0], ["ArrowRight", 1], ["ArrowRight", 2], ["ArrowLeft", 1],
+    ["End", 20]]) {
     await page.keyboard.press(key);
     await expect(slider).toHaveAttribute("aria-valuetext", new RegExp(`^step ${step}, loss`));
     await expect(slider).toBeFocused();
@@ -108,12 +115,14 @@ test("a time-lapse is scrubbed and played by keys", async ({ page }) => {
 
 test("a time-lapse grows while the run trains", async ({ page }) => {
   const asked = [];
-  page.on("request", (request) => request.url().includes("timelapse?from") && asked.push(request.url().split("from=")[1].split("&")[0]));
+  page.on("request", (request) => request.url().includes("timelapse?from")
+    && asked.push(request.url().split("from=")[1].split("&")[0]));
   let most = 4;
   await page.route("**/timelapse?from=*", async (route) => {
     const response = await route.fetch();
     const all = await response.json();
-    await route.fulfill({ response, json: { ...all, steps: all.steps.slice(0, most), frames: all.frames.slice(0, Math.max(0, most - all.from)) } });
+    await route.fulfill({ response,
+      json: { ...all, steps: all.steps.slice(0, most), frames: all.frames.slice(0, Math.max(0, most - all.from)) } });
   });
   await page.goto(viewAt());
   await expect(line(page)).toContainText("Step 3, frame");
@@ -134,10 +143,12 @@ test("a time-lapse grows while the run trains", async ({ page }) => {
 });
 
 /** A training of a small model: 201 frames. @param {string} folder @param {string[]} rest */
-const small = (folder, rest) => ["train", "--n-layer", "2", "--n-head", "2", "--d-model", "16", "--context-length", "40", "--batch-size", "2", "--threads", "1", "--sample", "0", "--probe", "--out", folder, ...rest];
+const small = (folder, rest) => ["train", "--n-layer", "2", "--n-head", "2", "--d-model", "16", "--context-length",
+  "40", "--batch-size", "2", "--threads", "1", "--sample", "0", "--probe", "--out", folder, ...rest];
 
 test("a training serves its page, whose time-lapse grows while it trains", async ({ page }, info) => {
-  const { server, address } = await served(small(info.outputPath("live"), ["--serve", "127.0.0.1:0", "--steps", "1000000", "--probe-every", "50", "--save-every", "50"]));
+  const { server, address } = await served(small(info.outputPath("live"),
+    ["--serve", "127.0.0.1:0", "--steps", "1000000", "--probe-every", "50", "--save-every", "50"]));
   process.env.LIMPID_OWN = address;
   try {
     await page.goto(viewAt({}, "OWN"));
@@ -179,7 +190,8 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
       return known.reduce((a, b) => a + b) / known.length;
     };
     const said = async () => Number(/loss of the probe ([\d.]+\d)/.exec(await line(page).textContent())[1]);
-    for (const n of [0, 1, 2]) await expect(page.locator("#glass-numbers dl").nth(1).locator("dd").nth(n)).toHaveText(`${Number(all.frames[200].values.norms[n].toPrecision(3))}`);
+    for (const n of [0, 1, 2]) await expect(page.locator("#glass-numbers dl").nth(1).locator("dd").nth(n))
+      .toHaveText(`${Number(all.frames[200].values.norms[n].toPrecision(3))}`);
     await slider.focus();
     for (const n of [0, 1, 77, 128, 199]) {
       await slider.fill(`${n}`);
@@ -208,7 +220,9 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
 
 test("a saved file has the time-lapse, without asking anybody", async ({ page }, info) => {
   const file = info.outputPath("timelapse.html");
-  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "Once upon a time", "--html", file], { encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "Once upon a time", "--html",
+      file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await page.goto(viewAt({ frame: "7", score: "first" }));
   await page.locator(".timelapse summary").click();
@@ -227,5 +241,6 @@ test("a saved file has the time-lapse, without asking anybody", async ({ page },
 
 test("a model without a time-lapse says how to make one", async ({ page }) => {
   await page.goto(viewAt({}, "CHAT"));
-  await expect(page.locator("#glass-view")).toHaveText("This model has no time-lapse: limpid train --probe records one while a model learns.");
+  await expect(page.locator("#glass-view"))
+    .toHaveText("This model has no time-lapse: limpid train --probe records one while a model learns.");
 });

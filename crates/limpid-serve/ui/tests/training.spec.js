@@ -8,29 +8,35 @@ import { served } from "./servers.js";
 /** What four digits say of a number. */
 const short = (value) => `${Number(value.toPrecision(4))}`;
 
-test("a training opens on its curve, its sample and its time-lapse, and stops in the page", async ({ page, expected }) => {
+test("a training opens on its curve, its sample and its time-lapse, and stops in the page",
+  async ({ page, expected }) => {
   expected.push("Failed to load", "ERR_");
   const folder = mkdtempSync(path.join(tmpdir(), "limpid-live-"));
   const run = path.join(folder, "run");
   const sizes = "--n-layer 1 --d-model 32 --n-head 2 --context-length 32 --batch-size 2 --threads 1 --schedule constant".split(" ");
-  const { server, address } = await served(["train", "--out", run, ...sizes, "--steps", "1000000", "--save-every", "50", "--probe", "--probe-every", "20", "--serve", "127.0.0.1:0"]);
+  const { server, address } = await served(["train", "--out", run, ...sizes, "--steps", "1000000", "--save-every", "50",
+    "--probe", "--probe-every", "20", "--serve", "127.0.0.1:0"]);
   try {
     process.env.LIMPID_OWN = address;
     const ended = new Promise((resolve) => server.on("exit", resolve));
     await page.goto(address);
-    await expect(page.locator(".training .lead")).toContainText(/^Step [\d,]+ of 1,000,000: loss \d/, { timeout: 60_000 });
+    await expect(page.locator(".training .lead")).toContainText(/^Step [\d,]+ of 1,000,000: loss \d/,
+      { timeout: 60_000 });
     await expect(page.locator("#glass-tabs [aria-current=page]")).toHaveText("Loss curve");
-    await expect(page.locator(".training canvas").first()).toHaveAttribute("aria-label", /^training loss, nats a token: from/);
+    await expect(page.locator(".training canvas").first()).toHaveAttribute("aria-label",
+      /^training loss, nats a token: from/);
     await expect(page.locator(".training h2", { hasText: "A sample after step" })).toBeVisible();
     await expect(page.locator(".training .timelapse .cell-line").first()).toContainText(/Step \d+, frame/);
     expect(await barriers(page)).toEqual([]);
     // it grows
-    const step = async () => Number(/^Step ([\d,]+)/.exec(await page.locator(".training .lead").textContent())[1].replaceAll(",", ""));
+    const step = async () => Number(/^Step ([\d,]+)/.exec(await page.locator(".training .lead")
+      .textContent())[1].replaceAll(",", ""));
     const before = await step();
     await expect.poll(step).toBeGreaterThan(before);
     await page.getByRole("button", { name: "Stop the training" }).click();
     expect(await ended).toBe(130);
-    await expect(page.locator(".training .trouble")).toContainText(`The training has ended, and its page with it. The model and its report.html are in ${run}.`);
+    await expect(page.locator(".training .trouble"))
+      .toContainText(`The training has ended, and its page with it. The model and its report.html are in ${run}.`);
     await expect(page.getByRole("button", { name: "Stop the training" })).toBeHidden();
   } finally {
     server.kill();
@@ -40,10 +46,12 @@ test("a training opens on its curve, its sample and its time-lapse, and stops in
 
 test("a finished run's curve is that of its log", async ({ page }) => {
   await page.goto(`${at("BASE")}/#v=training`);
-  const lines = readFileSync(path.join(process.env.LIMPID_FOLDER, "metrics.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+  const lines = readFileSync(path.join(process.env.LIMPID_FOLDER, "metrics.jsonl"), "utf8").trim().split("\n")
+    .map((line) => JSON.parse(line));
   const losses = lines.filter((line) => typeof line.train_loss === "number");
   const [first, last] = [losses[0], losses.at(-1)];
-  await expect(page.locator(".training canvas").first()).toHaveAttribute("aria-label", `training loss, nats a token: from ${short(first.train_loss)} at step ${first.step} to ${short(last.train_loss)} at step ${last.step}`);
+  await expect(page.locator(".training canvas").first()).toHaveAttribute("aria-label",
+    `training loss, nats a token: from ${short(first.train_loss)} at step ${first.step} to ${short(last.train_loss)} at step ${last.step}`);
   const mean = losses.slice(-10).reduce((sum, { train_loss: loss }) => sum + loss, 0) / Math.min(10, losses.length);
   await expect(page.locator(".training .lead")).toContainText(`Step ${last.step}: loss ${short(mean)} nats a token`);
   await expect(page.getByRole("button", { name: "Stop the training" })).toBeHidden();
@@ -56,7 +64,8 @@ test("a run that goes back is drawn as it went, and a log that is shorter is rea
   const row = (step) => ({ step, train_loss: 5 - step / 10, tokens: 10 * step, seconds: step });
   const answers = [
     { from: 0, next: 100, rows: [1, 2, 3, 4, 5].map(row) },
-    { from: 100, next: 200, rows: [{ step: 5, val_loss: 4 }, { ...row(3), train_loss: 1 }, { ...row(4), train_loss: 1.5 }] },
+    { from: 100, next: 200, rows: [{ step: 5, val_loss: 4 }, { ...row(3), train_loss: 1 },
+    { ...row(4), train_loss: 1.5 }] },
     { from: 0, next: 20, rows: [7, 8].map(row) },
   ];
   const asked = [];

@@ -14,7 +14,8 @@ async function look(page, hash, server = "BASE") {
   await complete(page);
 }
 
-const complete = (page) => expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
+const complete = (page) => expect(page.locator("#glass-facts"))
+  .toContainText(/^[\d,]+ tokens? through \d+ layers?(, [\d.]+ nats a token)?$/, { timeout: 120_000 });
 
 /** Another address in the same page. */
 const turnTo = (page, hash) => page.evaluate((hash) => (location.hash = hash), hash);
@@ -42,10 +43,12 @@ const texts = (locator) => locator.evaluateAll((all) => all.map((one) => one.tex
 for (const walk of ["s0", "s1", "s2", "s3", "s4"]) {
   test(`the walk ${walk} shows all that the terminal shows, step by step`, async ({ page }) => {
     test.setTimeout(400_000);
-    const run = (...options) => spawnSync(BINARY, ["walk", walk, ...options], { encoding: "utf8", maxBuffer: 2 ** 26 }).stdout;
+    const run = (...options) => spawnSync(BINARY, ["walk", walk, ...options],
+      { encoding: "utf8", maxBuffer: 2 ** 26 }).stdout;
     const { steps } = JSON.parse(run("--json"));
     // the terminal's tables, by their rows of numbers
-    const rows = new Set(run("--all", "--width", "65535").split("\n").map((line) => line.trim().split(/\s+/)).flatMap((cells) => cells.map((_, n) => cells.slice(n).join(" "))));
+    const rows = new Set(run("--all", "--width", "65535").split("\n").map((line) => line.trim().split(/\s+/))
+      .flatMap((cells) => cells.map((_, n) => cells.slice(n).join(" "))));
     await look(page, `v=walks&w=${walk}`);
     await expect(page.locator(".contents li")).toHaveCount(steps.length);
     // indices stand below and above
@@ -55,11 +58,14 @@ for (const walk of ["s0", "s1", "s2", "s3", "s4"]) {
       await turnTo(page, `v=walks&w=${walk}&step=${step.id}`);
       await expect(page.locator(".steps span")).toHaveText(`${n + 1} of ${steps.length}`);
       const lesson = page.locator(".lesson");
-      await expect.poll(async () => seen(await lesson.locator("h3").textContent()), { timeout: 120_000 }).toBe(seen(step.section));
-      const whole = await lesson.evaluate((element) => element.innerText + [...element.querySelectorAll("details")].map((one) => one.textContent).join("\n"));
+      await expect.poll(async () => seen(await lesson.locator("h3").textContent()), { timeout: 120_000 })
+        .toBe(seen(step.section));
+      const whole = await lesson.evaluate((element) => element.innerText
+        + [...element.querySelectorAll("details")].map((one) => one.textContent).join("\n"));
       if (step.formula) expect(plain(await lesson.locator(".formula").textContent())).toBe(plain(step.formula));
       const held = seen(await lesson.evaluate((element) => element.textContent));
-      const said = [step.title, step.see, ...notes, ...step.errata.map(({ note }) => note), ...checks.map(({ text }) => text), ...step.try, ...step.refused, ...shapes.map(({ symbol }) => symbol)];
+      const said = [step.title, step.see, ...notes, ...step.errata.map(({ note }) => note),
+        ...checks.map(({ text }) => text), ...step.try, ...step.refused, ...shapes.map(({ symbol }) => symbol)];
       for (const text of said) expect(held.replace(/U\+00[01]\w/g, ""), `${step.id}: ${text}`).toContain(seen(text));
       expect(whole.length).toBeGreaterThan(20);
       const shown = lesson.locator("figure");
@@ -67,28 +73,33 @@ for (const walk of ["s0", "s1", "s2", "s3", "s4"]) {
       for (const [i, { view, heat, decimals, picture }] of figures.entries()) {
         const figure = shown.nth(i);
         // what the command that is named draws stands there, drawn
-        const pictures = picture ? picture.command.split(view.kind === "sentence" ? /--diagram|--plot / : "--diagram").length - 1 : 0;
+        const pictures = picture ? picture.command.split(view.kind === "sentence" ? /--diagram|--plot /
+          : "--diagram").length - 1 : 0;
         const wide = await figure.locator("img").evaluateAll((all) => Promise.all(all.map(async (image) => {
           await image.decode();
           return image.naturalWidth;
         })));
-        expect([wide.length, wide.every((pixels) => pixels > 300)], `${step.id}, figure ${i}`).toEqual([pictures, true]);
+        expect([wide.length, wide.every((pixels) => pixels > 300)], `${step.id}, figure ${i}`)
+          .toEqual([pictures, true]);
         if (view.kind === "sentence") {
           expect(seen(await figure.locator(".sentence").textContent())).toContain(seen(view.text));
           if (view.holds !== null) await expect(figure.locator(`.${view.holds ? "holds" : "fails"}`)).toHaveCount(1);
         } else if (view.kind === "grid") {
           expect((await texts(figure.locator("tbody td"))).map(seen)).toEqual(view.rows.flat().map(seen));
         } else {
-          const lines = await figure.locator("tbody tr").evaluateAll((all) => all.map((row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)));
+          const lines = await figure.locator("tbody tr")
+            .evaluateAll((all) => all.map((row) => [...row.querySelectorAll("td")].map((cell) => cell.textContent)));
           const [height, width] = view.size;
           expect(lines.length).toBe(height > 60 ? 11 : height);
           if (!heat) {
-            for (const line of lines) expect(rows.has(seen(line.join(" "))), `${step.id}, figure ${i}: ${line.join(" ")}`).toBe(true);
+            for (const line of lines) expect(rows.has(seen(line.join(" "))),
+              `${step.id}, figure ${i}: ${line.join(" ")}`).toBe(true);
           } else {
             await expect(figure.locator(".heat")).toHaveAttribute("data-painted", "1");
             lines.slice(0, 5).forEach((line, r) => line.slice(0, 10).forEach((text, c) => {
               const value = view.values[r * width + c];
-              expect(typeof value === "string" ? text : Math.abs(number(text) - value) <= 0.5 * 10 ** -decimals + 1e-9, `${step.id}: ${text}, ${value}`).toBe(typeof value === "number" ? true : value.replace("-inf", "−∞"));
+              expect(typeof value === "string" ? text : Math.abs(number(text) - value) <= 0.5 * 10 ** -decimals + 1e-9,
+                `${step.id}: ${text}, ${value}`).toBe(typeof value === "number" ? true : value.replace("-inf", "−∞"));
             }));
           }
         }
@@ -97,7 +108,8 @@ for (const walk of ["s0", "s1", "s2", "s3", "s4"]) {
   });
 }
 
-test("a lesson has an address and keys, its pictures say their numbers, and it goes on another model", async ({ page }) => {
+test("a lesson has an address and keys, its pictures say their numbers, and it goes on another model",
+  async ({ page }) => {
   await look(page, "v=walks&w=s0&step=general-attention");
   await expect(page.locator(".lesson h3")).toHaveText("Attention Notations: General Attention Mechanism");
   const heat = page.locator(".heat").nth(1);
@@ -106,13 +118,15 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
   const pixel = (r, c) => heat.evaluate((frame, [r, c]) => {
     const [x, y, cw, ch] = frame.dataset.cells.split(" ").map(Number);
     const ratio = devicePixelRatio;
-    return [...frame.querySelector("canvas").getContext("2d").getImageData(Math.round((x + (c + 0.12) * cw) * ratio), Math.round((y + (r + 0.12) * ch) * ratio), 1, 1).data].slice(0, 3);
+    return [...frame.querySelector("canvas").getContext("2d").getImageData(Math.round((x + (c + 0.12) * cw) * ratio),
+      Math.round((y + (r + 0.12) * ch) * ratio), 1, 1).data].slice(0, 3);
   }, [r, c]);
   const cells = page.locator("figure").nth(1).locator("tbody td");
   const colours = await paletteOf(page, "viridis");
   for (const [r, c] of [[1, 0], [1, 1], [2, 2]]) {
     const value = number(await cells.nth(3 * r + c).textContent());
-    const place = 3 * Math.round(255 * placeOf(Math.round(253 * value) / 253, { spread: "linear", low: 0, high: 1, signed: false }));
+    const place = 3 * Math.round(255 * placeOf(Math.round(253 * value) / 253,
+      { spread: "linear", low: 0, high: 1, signed: false }));
     const own = await pixel(r, c);
     for (let n = 0; n < 3; n++) expect(Math.abs(own[n] - colours[place + n])).toBeLessThanOrEqual(4);
   }
@@ -129,7 +143,8 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
   await expect(page.locator(".contents [aria-current]")).toContainText("Multi-Head Attention");
   await page.locator("#walks-own").check();
   expect(await state(page)).toMatchObject({ own: "1" });
-  await expect(page.locator(".lesson")).toContainText("their numbers and words are not those of your model", { timeout: 120_000 });
+  await expect(page.locator(".lesson")).toContainText("their numbers and words are not those of your model",
+    { timeout: 120_000 });
   await page.locator("h1").click();
   await page.keyboard.press("b");
   await expect(page.locator("figure:has(.heat)")).toHaveCount(2);
@@ -167,8 +182,10 @@ test("notation: names lead to tables, and the strip of parameters is in true pro
   expect(numbers[0]).toBe(1);
   expect(numbers.at(-1)).toBe(ops.length);
   for (const [i, n] of numbers.entries()) await expect(lines.nth(i)).toContainText(ops[n - 1].shape.join(" × "));
-  expect(await texts(page.locator("#glass-numbers .bars td:last-child"))).toEqual(model.groups.map(({ count }) => count.toLocaleString("en")));
-  await expect(page.locator("#glass-numbers .sum")).toHaveText(`sum ${params.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b), 0).toLocaleString("en")}`);
+  expect(await texts(page.locator("#glass-numbers .bars td:last-child")))
+    .toEqual(model.groups.map(({ count }) => count.toLocaleString("en")));
+  await expect(page.locator("#glass-numbers .sum"))
+    .toHaveText(`sum ${params.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b), 0).toLocaleString("en")}`);
   // a point of the strip is in the parameter that lies there
   const size = model.params.map(({ shape }) => shape.reduce((a, b) => a * b));
   const total = size.reduce((a, b) => a + b);
@@ -194,22 +211,29 @@ test("embeddings: positions in viridis, curves, and how alike tokens are", async
   const heat = page.locator(".heat");
   await expect.poll(() => heat.evaluate((frame) => Number(frame.dataset.painted ?? 0))).toBeGreaterThan(0);
   const { values, shape } = await ask(page, "tensors/pos_embed.weight");
-  await expect(page.locator(".cell-line")).toContainText(`position 2, dimension 3: ${`${Number(values[2 * shape[1] + 3].toPrecision(6))}`.replace("-", "−")}`);
+  await expect(page.locator(".cell-line"))
+    .toContainText(`position 2, dimension 3: ${`${Number(values[2 * shape[1] + 3].toPrecision(6))}`.replace("-", "−")}`);
   const most = Math.max(...values.map(Math.abs));
-  const [level, cells] = [Number(await heat.getAttribute("data-level")), [[0, 0], [5, 7], [9, 40], [20, 21], [33, 3], [60, 66]]];
+  const [level, cells] = [Number(await heat.getAttribute("data-level")),
+    [[0, 0], [5, 7], [9, 40], [20, 21], [33, 3], [60, 66]]];
   expect(level).toBe(0);
   const pixels = await heat.evaluate((frame, cells) => {
     const [x, y, cw, ch] = frame.dataset.cells.split(" ").map(Number);
     const context = frame.querySelector("canvas").getContext("2d");
-    return cells.map(([r, c]) => [...context.getImageData(Math.round((x + (c + 0.5) * cw) * devicePixelRatio), Math.round((y + (r + 0.5) * ch) * devicePixelRatio), 1, 1).data].slice(0, 3));
+    return cells.map(([r, c]) =>
+      [...context.getImageData(Math.round((x + (c + 0.5) * cw) * devicePixelRatio),
+        Math.round((y + (r + 0.5) * ch) * devicePixelRatio), 1, 1).data].slice(0, 3));
   }, cells);
   const colours = await paletteOf(page, "viridis");
   cells.forEach(([r, c], n) => {
-    const place = 3 * Math.round(255 * placeOf(values[r * shape[1] + c], { spread: "linear", low: -most, high: most, signed: true }));
-    for (let i = 0; i < 3; i++) expect(Math.abs(pixels[n][i] - colours[place + i]), `${r}, ${c}`).toBeLessThanOrEqual(6);
+    const place = 3 * Math.round(255 * placeOf(values[r * shape[1] + c],
+      { spread: "linear", low: -most, high: most, signed: true }));
+    for (let i = 0; i < 3; i++) expect(Math.abs(pixels[n][i] - colours[place + i]), `${r}, ${c}`)
+      .toBeLessThanOrEqual(6);
   });
   const three = values.filter((_, n) => n % shape[1] === 3);
-  await expect(page.locator(".curves canvas")).toHaveAttribute("aria-label", new RegExp(`Dimension 3: from ${`${Number(Math.min(...three).toPrecision(3))}`.replace("-", "−")} to .* at position 2`));
+  await expect(page.locator(".curves canvas")).toHaveAttribute("aria-label",
+    new RegExp(`Dimension 3: from ${`${Number(Math.min(...three).toPrecision(3))}`.replace("-", "−")} to .* at position 2`));
   await page.getByRole("textbox", { name: "Dimensions of the curves" }).fill("7");
   await page.keyboard.press("Enter");
   await expect(page.locator(".curves canvas")).toHaveAttribute("aria-label", /Dimension 7: from/);
@@ -221,7 +245,9 @@ test("embeddings: positions in viridis, curves, and how alike tokens are", async
     const [a, b] = [2, 1].map((n) => rows.slice(n * size[2], (n + 1) * size[2]));
     const dot = (x, y) => x.reduce((sum, value, n) => sum + value * y[n], 0);
     const cosine = dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
-    await expect.poll(async () => Math.abs(number((await page.locator(".cell-line").textContent()).split("cosine ")[1] ?? "9") - cosine)).toBeLessThan(1e-5);
+    await expect.poll(async () =>
+      Math.abs(number((await page.locator(".cell-line").textContent()).split("cosine ")[1] ?? "9") - cosine))
+        .toBeLessThan(1e-5);
   }
   expect(await state(page)).toMatchObject({ s: "likeness", of: "blocks.1.hook_resid_post", d: "7" });
 });
@@ -235,17 +261,22 @@ test("lens: the last stage is what the model says, and a line stands where it se
   await expect(cells.first().locator("td")).toHaveCount(depth + 1);
   const { top } = await ask(page, "predictions?position=2&k=5");
   // the chosen stage is the last one
-  expect(await texts(page.locator("#glass-numbers table").first().locator("th"))).toEqual(top.map(([, text]) => text.replaceAll(" ", "␣").replaceAll("\n", "↵")));
+  expect(await texts(page.locator("#glass-numbers table").first().locator("th")))
+    .toEqual(top.map(([, text]) => text.replaceAll(" ", "␣").replaceAll("\n", "↵")));
   await expect(page.locator("#glass-numbers")).toContainText("KL from it to the last0 nats");
   const answer = await ask(page, `lens?positions=0:${count}&k=5`);
   for (const [n, { cells: own, settled }] of answer.positions.entries()) {
-    const line = await cells.nth(n).locator("td").evaluateAll((all) => all.map((cell) => [cell.classList.contains("ring"), cell.classList.contains("settled")]));
+    const line = await cells.nth(n).locator("td")
+      .evaluateAll((all) => all.map((cell) => [cell.classList.contains("ring"), cell.classList.contains("settled")]));
     expect(line).toEqual(own.map(({ rank }, at) => [rank === 1, at === settled]));
     const likeliest = own.map(({ top }) => top[0][0]);
-    expect(likeliest.slice(settled).every((id) => id === likeliest.at(-1)) && (settled === 0 || likeliest[settled - 1] !== likeliest.at(-1))).toBe(true);
+    expect(likeliest.slice(settled).every((id) => id === likeliest.at(-1))
+      && (settled === 0 || likeliest[settled - 1] !== likeliest.at(-1))).toBe(true);
   }
   // a ring is drawn where the token that follows is the likeliest
-  const shadows = await page.locator(".lens-table td").evaluateAll((all) => all.map((cell) => [cell.classList.contains("ring"), getComputedStyle(cell).boxShadow.includes("2px inset")]));
+  const shadows = await page.locator(".lens-table td")
+    .evaluateAll((all) => all.map((cell) => [cell.classList.contains("ring"),
+      getComputedStyle(cell).boxShadow.includes("2px inset")]));
   for (const [ring, drawn] of shadows) expect(drawn).toBe(ring);
   expect(shadows.some(([ring]) => ring)).toBe(true);
   await cells.nth(2).locator("td").last().focus();
@@ -253,14 +284,17 @@ test("lens: the last stage is what the model says, and a line stands where it se
   await page.keyboard.press("ArrowLeft");
   expect(await state(page)).toMatchObject({ q: "1", stage: `${depth - 1}` });
   await expect(page.locator(".lens-table [aria-selected]")).toBeFocused();
-  await expect(page.locator(".lens-table [aria-selected]")).toHaveAttribute("aria-label", new RegExp(`^1 .*after layer ${depth - 2}: .*%`));
+  await expect(page.locator(".lens-table [aria-selected]")).toHaveAttribute("aria-label",
+    new RegExp(`^1 .*after layer ${depth - 2}: .*%`));
   await expect(page.locator(".lens")).toContainText(answer.note);
   await page.keyboard.press("e");
   await expect(page.locator(".why h2").first()).toContainText(`blocks.${depth - 2}.hook_resid_post [0, 1, 0]`);
 });
 
 test("why: the sum behind a number is the number, and its operands lead on", async ({ page }) => {
-  for (const [name, place] of [["blocks.1.hook_attn_out", "0,3,5"], ["blocks.0.ln1.hook_out", "0,3,5"], ["blocks.1.attn.hook_pattern", "0,1,3,1"], ["blocks.1.mlp.hook_post", "0,2,9"], ["logits", "0,3,17"], ["embed.weight", "17,3"]]) {
+  for (const [name, place] of [["blocks.1.hook_attn_out", "0,3,5"], ["blocks.0.ln1.hook_out", "0,3,5"],
+    ["blocks.1.attn.hook_pattern", "0,1,3,1"], ["blocks.1.mlp.hook_post", "0,2,9"], ["logits",
+      "0,3,17"], ["embed.weight", "17,3"]]) {
     await look(page, `v=why&${PROMPT}&n=${name}&at=${place}`);
     const { values } = await ask(page, `tensors/${name}?at=${place}`);
     const value = `${Number(values[0].toPrecision(6))}`.replace("-", "−");
@@ -269,10 +303,13 @@ test("why: the sum behind a number is the number, and its operands lead on", asy
     // parts, and what is not shown, add up to the sum
     const terms = (await texts(page.locator(".terms tr td:nth-child(4)"))).map(number);
     if (terms.length > 0) {
-      const line = async (word) => number((await texts(page.locator(".sums > div", { hasText: word }).locator("dd")))[0] ?? "0");
+      const line = async (word) =>
+        number((await texts(page.locator(".sums > div", { hasText: word }).locator("dd")))[0] ?? "0");
       const rest = (await page.locator(".sums > div", { hasText: "not shown" }).count()) ? await line("not shown") : 0;
-      const sum = number((await page.locator(".sums > div").filter({ has: page.locator("dt", { hasText: /^sum$/ }) }).locator("dd").textContent()));
-      expect(Math.abs(terms.reduce((all, term) => all + term, rest) - sum), name).toBeLessThan(1e-4 * Math.max(1, Math.abs(sum)));
+      const sum = number((await page.locator(".sums > div").filter({ has: page.locator("dt", { hasText: /^sum$/ }) })
+        .locator("dd").textContent()));
+      expect(Math.abs(terms.reduce((all, term) => all + term, rest) - sum), name)
+        .toBeLessThan(1e-4 * Math.max(1, Math.abs(sum)));
     }
   }
   await look(page, `v=why&${PROMPT}&n=blocks.1.mlp.hook_post&at=0,2,9`);
@@ -293,7 +330,9 @@ test("why: the sum behind a number is the number, and its operands lead on", asy
 });
 
 test("why is one key away from every view", async ({ page }) => {
-  for (const [view, name] of [["map", "blocks.1.attn.hook_pattern [0, 1,"], ["heads", "blocks.1.attn.hook_pattern [0, 1,"], ["head", "blocks.1.attn.hook_pattern [0, 1, 3, 1]"], ["text", "logits [0, 3,"], ["mlp", "blocks.1.mlp.hook_post [0, 3,"], ["path", "logits [0, 3,"], ["embed", "pos_embed.weight [3,"], ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
+  for (const [view, name] of [["map", "blocks.1.attn.hook_pattern [0, 1,"],
+    ["heads", "blocks.1.attn.hook_pattern [0, 1,"], ["head", "blocks.1.attn.hook_pattern [0, 1, 3, 1]"], ["text",
+      "logits [0, 3,"], ["mlp", "blocks.1.mlp.hook_post [0, 3,"], ["path", "logits [0, 3,"], ["embed", "pos_embed.weight [3,"], ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
     await look(page, `v=${view}&${PROMPT}&l=1&h=1&q=3&k=1`);
     await expect(page.locator("#glass-why")).toBeVisible();
     await page.keyboard.press("e");
@@ -314,17 +353,21 @@ test("why: what cannot be explained says so in place", async ({ page, expected }
 test("MLP: its units are those of the tensor, the largest write first", async ({ page }) => {
   await look(page, `v=mlp&${PROMPT}&l=1&q=2`);
   await expect(page.locator(".mlp h2").first()).toContainText("Layer 1, MLP at");
-  const [{ values: pre }, { values: post }] = [await ask(page, "tensors/blocks.1.mlp.hook_pre?at=0,2,*"), await ask(page, "tensors/blocks.1.mlp.hook_post?at=0,2,*")];
+  const [{ values: pre }, { values: post }] = [await ask(page, "tensors/blocks.1.mlp.hook_pre?at=0,2,*"),
+    await ask(page, "tensors/blocks.1.mlp.hook_post?at=0,2,*")];
   const { values: out, shape } = await ask(page, "tensors/blocks.1.mlp.out.weight");
   const [width, inside] = shape;
-  const length = (unit) => Math.abs(post[unit]) * Math.hypot(...Array.from({ length: width }, (_, n) => out[n * inside + unit]));
+  const length = (unit) => Math.abs(post[unit]) * Math.hypot(...Array.from({ length: width }, (_, n) =>
+    out[n * inside + unit]));
   const order = post.map((_, unit) => unit).sort((a, b) => length(b) - length(a));
   const rows = page.locator(".mlp tbody tr");
   await expect(rows.first().locator("th")).toHaveText(`${order[0]}`);
   const four = (value) => `${Number(value.toPrecision(4))}`.replace("-", "−");
   for (const n of [0, 1, 2]) {
-    expect((await texts(rows.nth(n).locator("th, td.number"))).slice(0, 3)).toEqual([`${order[n]}`, four(pre[order[n]]), four(post[order[n]])]);
-    expect(Math.abs(number(await rows.nth(n).locator("td.number").nth(2).textContent()) - length(order[n]))).toBeLessThan(1e-3);
+    expect((await texts(rows.nth(n).locator("th, td.number"))).slice(0, 3))
+      .toEqual([`${order[n]}`, four(pre[order[n]]), four(post[order[n]])]);
+    expect(Math.abs(number(await rows.nth(n).locator("td.number").nth(2).textContent()) - length(order[n])))
+      .toBeLessThan(1e-3);
   }
   const answer = await ask(page, "mlp?layer=1&position=2");
   expect(answer.counts.reduce((a, b) => a + b)).toBe(inside);
@@ -341,7 +384,9 @@ test("two texts: lens, arithmetic, path and MLP show the other beside this one",
   const both = `${PROMPT}&c=The+dog+sat+on+the+mat&q=3&l=1`;
   await look(page, `v=lens&${both}`);
   await expect(page.locator("#glass-numbers")).toContainText("The other");
-  for (const [view, place, words] of [["why&n=blocks.1.hook_attn_out&at=0,3,5", "#glass-numbers", "the other’s"], ["path", ".parts", "("], ["mlp", ".mlp", "the other text"], ["embed&s=likeness", ".embed", "difference of the cosines"]]) {
+  for (const [view, place, words] of [["why&n=blocks.1.hook_attn_out&at=0,3,5", "#glass-numbers", "the other’s"],
+    ["path", ".parts", "("], ["mlp", ".mlp", "the other text"], ["embed&s=likeness", ".embed",
+      "difference of the cosines"]]) {
     await turnTo(page, `v=${view}&${both}`);
     await expect(page.locator(place), view).toContainText(words);
   }
@@ -349,7 +394,9 @@ test("two texts: lens, arithmetic, path and MLP show the other beside this one",
 
 test("a question that fails says so in its view, and can be asked again", async ({ page, expected }) => {
   expected.push("ERR_FAILED");
-  for (const [view, question, there] of [["lens", "lens", ".lens-table tbody tr"], ["why", "explain", ".sums"], ["path", "path", ".parts tbody tr"], ["mlp", "mlp", ".mlp tbody tr"], ["notation", "tensors", "[aria-label='Symbols'] tbody tr"], ["embed", "tensors", ".embed .heat"], ["walks", "walks", ".lesson h3"]]) {
+  for (const [view, question, there] of [["lens", "lens", ".lens-table tbody tr"], ["why", "explain", ".sums"],
+    ["path", "path", ".parts tbody tr"], ["mlp", "mlp", ".mlp tbody tr"], ["notation", "tensors",
+      "[aria-label='Symbols'] tbody tr"], ["embed", "tensors", ".embed .heat"], ["walks", "walks", ".lesson h3"]]) {
     const pattern = new RegExp(`/inspect/v1/.*\\b${question}\\b`);
     await page.route(pattern, (route) => route.abort());
     await page.goto("about:blank");
@@ -373,13 +420,17 @@ test("without a head for tokens, the views that need one say so", async ({ page 
   }
 });
 
-test("a saved page shows every view without a server or a network, in two megabytes", async ({ page, context }, info) => {
+test("a saved page shows every view without a server or a network, in two megabytes", async ({ page, context }, info) =>
+  {
   const file = info.outputPath("saved.html");
-  const { status, stderr } = spawnSync(BINARY, ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html", file], { encoding: "utf8" });
+  const { status, stderr } = spawnSync(BINARY,
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html",
+      file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   expect(statSync(file).size).toBeLessThanOrEqual(2e6);
   await context.setOffline(true);
-  const views = { map: ".reading", text: ".bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: "tbody tr", lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]", "embed&s=likeness": ".heat[data-painted='1']", table: ".sheet [role='gridcell']", why: ".sums", notation: ".notation tbody tr" };
+  const views = { map: ".reading", text: ".bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: "tbody tr",
+    lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]", "embed&s=likeness": ".heat[data-painted='1']", table: ".sheet [role='gridcell']", why: ".sums", notation: ".notation tbody tr" };
   for (const [view, there] of Object.entries(views)) {
     await page.goto("about:blank");
     await page.goto(`${pathToFileURL(file)}#v=${view}`);
