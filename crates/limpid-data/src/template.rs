@@ -131,7 +131,7 @@ impl ChatTemplate {
     /// use limpid_data::chat::{Message, Role};
     /// use limpid_data::template::{ChatTemplate, TemplateTokens};
     ///
-    /// let source = "{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}\n{% endfor %}";
+    /// let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}";
     /// let template = ChatTemplate::new(source, TemplateTokens::from_iter([("eos_token", "</s>")]))?;
     /// let asked = Message { role: Role::User, content: "Who has the ball?".into() };
     /// assert_eq!(template.render(&[asked], true)?, "user: Who has the ball?</s>\n");

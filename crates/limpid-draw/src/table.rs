@@ -84,12 +84,12 @@ pub fn wrap(text: &str, indent: usize, width: usize) -> String {
     lines + "\n"
 }
 
-/// What no line ends in: words, and what stands in backquotes, so that a command is pasted whole.
+/// What no line ends in: words, and commands in backquotes, which are pasted whole.
 fn unbroken(text: &str) -> Vec<String> {
     let quotes = |text: &str| text.matches('`').count() % 2;
     let mut words: Vec<String> = vec![];
     for word in text.split(' ') {
-        match words.last_mut().filter(|last| quotes(last) == 1 && quotes(text) == 0) {
+        match words.last_mut().filter(|last| last.contains("`limpid") && quotes(last) == 1 && quotes(text) == 0) {
             Some(last) => last.extend([" ", word]),
             None => words.push(word.into()),
         }

@@ -427,8 +427,8 @@ mod tests {
             headers: ["gradient of", "norm", "shape"].map(String::from).to_vec(),
             rows: rows.map(|row| row.map(String::from).to_vec()).to_vec(),
         };
-        let whole = "norms:\ngradient of            norm   shape\nblocks.0.attn.hook_q    0.5     1 4\nlogits                \
-             12.25  1 4 28\n";
+        let whole = "norms:\ngradient of            norm   shape\nblocks.0.attn.hook_q    0.5     1 4\n\
+             logits                12.25  1 4 28\n";
         assert_eq!([grid.text(0), grid.text(35)], [whole, whole]);
         let two = "norms:\ngradient of            norm\nblocks.0.attn.hook_q    0.5\nlogits                12.25\n";
         assert_eq!(grid.text(34), two);

@@ -190,7 +190,8 @@ pub enum GlassError {
     Log(String),
     /// A large sweep that was not confirmed.
     #[error(
-        "this sweep has {} cells and runs {} token-layers, more than {}: send `\"confirm\": true`, or take a coarser grid or shorter texts",
+        "this sweep has {} cells and runs {} token-layers, more than {}: send `\"confirm\": true`, or take a \
+         coarser grid or shorter texts",
         units::commas(.0.cells), units::commas(.0.token_layers), units::commas(TOKEN_LAYERS)
     )]
     LargeSweep(SweepCost),

@@ -262,7 +262,8 @@ if (heads) {
     const weight = entries.get(colour(read.get(image), q * tokens.length + k));
     const [from, to] = [q, k].map(i => `${i} “${tokens[i].textContent}”`);
     const where = image.alt.slice(0, image.alt.indexOf(":"));
-    line.textContent = `${where}: ${from} looks at ${to}: ${weight === undefined ? "hidden by the mask" : ((weight / 255) ** 2).toFixed(2)}`;
+    line.textContent = `${where}: ${from} looks at ${to}: ${
+      weight === undefined ? "hidden by the mask" : ((weight / 255) ** 2).toFixed(2)}`;
     tokens.forEach((token, i) => token.className = i === q ? "query" : i === k ? "key" : "");
   };
   const cell = (image, event) => {

@@ -29,8 +29,8 @@ fn write(keys: bool) -> Value {
         "info": {
             "title": "limpid serve",
             "version": "1",
-            "description": "OpenAI's protocol, from one model, with the same bits whoever else asks. GET paths take HEAD too. /docs lists the \
-                            parameters, the errors and every difference from OpenAI.",
+            "description": "OpenAI's protocol, from one model, with the same bits whoever else asks. GET paths \
+                            take HEAD too. /docs lists the parameters, the errors and every difference from OpenAI.",
         },
         "security": if keys { json!([{ "key": [] }]) } else { json!([]) },
         "paths": paths,

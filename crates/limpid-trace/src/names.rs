@@ -66,7 +66,7 @@ const WEIGHTS: &str = "head d_model d_head";
 /// pass, then the parameters.
 #[rustfmt::skip]
 pub const TABLE: &[Entry] = &[
-    //     name                                 symbol           TransformerLens                      HuggingFace GPT-2             llm.c        axes
+    // name, symbol, in TransformerLens, in HuggingFace's GPT-2, in llm.c, axes, what it is
     entry(["input",                             "x",             "",                                  "input_ids",                  "inputs",    POS,      "token ids"]),
     entry(["hook_embed",                        "X",             "hook_embed",                        "",                           "",          X,        "the token's row of the token table, times the factor of the embedding if there is one"]),
     entry(["hook_pos_embed",                    "PE",            "hook_pos_embed",                    "",                           "",          X,        "the position's vector, learned or sinusoidal, times the factor of the embedding if there is one"]),
@@ -274,7 +274,8 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
     let replaced = config.norm_place == NormPlace::PostAttention;
     let narrow = config.d_embed.is_some();
     let plain = !config.embedding_norm && config.dropout.embedding == 0.0 && !narrow;
-    let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"
+    // X′ and X of a block, as in "The Formulated GPT-2"
+    let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB));
     Some(match entry.name {
         "hook_embed_sum" if plain => "X̃".into(),
         "embed_norm.hook_out" if config.dropout.embedding == 0.0 && !narrow => "X̃".into(),

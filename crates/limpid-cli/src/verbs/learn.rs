@@ -137,8 +137,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.json {
         return show::json(&serde_json::json!({
             "vocab_size": size, "files": files, "bytes": bytes, "empty": empty, "bad": bad,
-            "left_out": read.left_out.names(), "seconds": seconds,
-            "written": written,
+            "left_out": read.left_out.names(), "seconds": seconds, "written": written,
         }));
     }
     let left = left_out(*empty, *bad, complaints);

@@ -83,7 +83,7 @@ const FOLLOWED: &[(&str, &str, i32, &str)] = &[
         "limpid train",
     ),
     (
-        "limpid-cli/src/training.rs: limpid convert {} MERGED --to limpid",
+        "limpid-cli/src/training.rs: limpid convert {from} MERGED --to limpid",
         "limpid train --from lora --lora 2 --data text.txt --out more",
         1,
         "limpid convert lora MERGED --to limpid",
@@ -182,6 +182,7 @@ const FOLLOWED: &[(&str, &str, i32, &str)] = &[
 
 /// What names a verb or a flag, or runs elsewhere.
 const OTHERS: &[(&str, &str)] = &[
+    ("limpid-python/src/training.rs: limpid train", "Python says it, of flags that are for a terminal"),
     ("limpid-cli/src/models.rs: limpid {verb} [MODEL] {what}", "embed says it in its own words first"),
     ("limpid-cli/src/options.rs: limpid plan", "it names the verb, where memory ran out after all"),
     ("limpid-cli/src/source.rs: limpid data prepare {name} --out DIR", "it wants a text of over a gigabyte"),

@@ -251,7 +251,7 @@ fn a_run_serves_its_page_while_it_trains() {
     }
     f.ok("train --resume served --steps 80 --sample 0 --threads 1 --serve=127.0.0.1:0");
     f.fails(2, &run("no", 5, "--serve localhost"), &["127.0.0.1:8080", "not localhost"]);
-    f.fails(2, &run("no", 5, "--serve 0.0.0.0:0"), &["other machines", "limpid serve --follow"]);
+    f.fails(2, &run("no", 5, "--serve 0.0.0.0:0"), &["other machines", "limpid serve RUN --follow"]);
     f.fails(2, &run("no", 5, "--serve --lr-find"), &["--lr-find"]);
     f.fails(
         1,

@@ -92,10 +92,18 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Arguments split at spaces; '...' keeps them together.
 pub fn words(line: &str) -> Vec<String> {
-    let mut all = vec![];
-    for (i, part) in line.split('\'').enumerate() {
-        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
+    let (mut all, mut word, mut quoted) = (vec![], None::<String>, false);
+    for c in line.chars() {
+        match c {
+            '\'' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            c if c.is_whitespace() && !quoted => all.extend(word.take()),
+            c => word.get_or_insert_default().push(c),
+        }
     }
+    all.extend(word);
     all
 }
 

@@ -76,7 +76,8 @@ test("the command of a saved page shows what the page shows", async ({ page, con
       ["inspect", "--model", "runs/one", "--threads", "1", ...flags, "--html", `page${n}.html`], { cwd: here.folder,
         encoding: "utf8" });
     expect(status, stderr).toBe(0);
-    await page.goto(`${pathToFileURL(path.join(here.folder, `page${n}.html`))}#v=why&n=blocks.1.hook_attn_out&at=0,1,1`);
+    const saved = pathToFileURL(path.join(here.folder, `page${n}.html`));
+    await page.goto(`${saved}#v=why&n=blocks.1.hook_attn_out&at=0,1,1`);
     const said = await page.locator(".why .trouble p").first().textContent();
     const command = /The command that shows it: (.*)$/s.exec(said)[1];
     expect(command.startsWith("limpid inspect --model runs/one "), command).toBe(true);

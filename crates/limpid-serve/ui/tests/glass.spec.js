@@ -9,7 +9,9 @@ import { BINARY } from "./servers.js";
 /** Every view, and what is there when it has drawn what it shows. */
 const READY = {
   map: ".ladder", text: ".text .bars", heads: ".mosaic", head: ".heat[data-painted='1']", mlp: ".mlp tbody tr", lens: ".lens-table tbody tr", path: ".parts tbody tr", embed: ".curves canvas[aria-label*=Dimension]",
-  sweep: ".sweep-form button", gradients: ".gradients h2, .gradients .hint", timelapse: ".timelapse tbody tr, #glass-view .hint", training: ".training .lead:text(\"loss\"), #glass-view .hint",
+  sweep: ".sweep-form button", gradients: ".gradients h2, .gradients .hint",
+  timelapse: ".timelapse tbody tr, #glass-view .hint",
+  training: ".training .lead:text(\"loss\"), #glass-view .hint",
   table: ".sheet [role='gridcell']", why: ".sums", notation: "[aria-label='Symbols'] tbody tr", tour: ".stops button", walks: ".lesson h3",
 };
 const VIEWS = Object.keys(READY);
@@ -154,7 +156,8 @@ for (const [stage, spread] of [["weights", { spread: "root", signed: false }],
     await painted(page);
     const id = await trace(page);
     const count = await page.locator("#glass-chips .token").count();
-    const name = `blocks.1.attn.${{ weights: "hook_pattern", scores: "hook_raw_scores", mask: "hook_attn_scores" }[stage]}`;
+    const names = { weights: "hook_pattern", scores: "hook_raw_scores", mask: "hook_attn_scores" };
+    const name = `blocks.1.attn.${names[stage]}`;
     const { values } = await json(page, `traces/${id}/tensors/${name}?at=0,1,*,*`);
     const numbers = values.map((value) => (typeof value === "string" ? Number(value.replace("inf", "Infinity"))
       : value));
@@ -454,7 +457,8 @@ test("steps change the run in every view, and what is wrong with them is said be
   const changed = await trace(page);
   expect(changed).not.toBe(plain);
   await expect(page.locator("#glass-steps-line code"))
-    .toHaveText(`limpid inspect --model ${process.env.LIMPID_FOLDER} --prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
+    .toHaveText(`limpid inspect --model ${process.env.LIMPID_FOLDER} `
+      + `--prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
   // beside the same text without the change: what is before the place is the same
   await page.getByRole("button", { name: "Compare" }).click();
   await run.click();
@@ -465,7 +469,8 @@ test("steps change the run in every view, and what is wrong with them is said be
   expect(rows).toEqual([false, true]);
   for (const view of VIEWS) {
     await page.evaluate((hash) => (location.hash = hash),
-      `v=${view}&l=1&h=1&q=4&i=${encodeURIComponent(zero)}&c=${encodeURIComponent(text)}&p=${encodeURIComponent(text)}`);
+      `v=${view}&l=1&h=1&q=4&i=${encodeURIComponent(zero)}`
+      + `&c=${encodeURIComponent(text)}&p=${encodeURIComponent(text)}`);
     await expect(page.locator(READY[view]).first(), view).toBeVisible({ timeout: 60_000 });
     await expect(page.locator("#glass-view .trouble"), view).toHaveCount(0);
   }

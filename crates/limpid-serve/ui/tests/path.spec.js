@@ -141,7 +141,8 @@ test("a typed word is read with or without its blank, whichever is likelier, on 
     const q = document.querySelectorAll("#glass-chips .token").length - 1;
     const { values } = await (await fetch(`/inspect/v1/traces/${id}/tensors/logits?at=0,${q},*`)).json();
     const all = [];
-    for (const word of "a he she her it in on is or at to and was the they big old little girl boy said park once upon time day".split(" ")) {
+    for (const word of ("a he she her it in on is or at to and was the they "
+      + "big old little girl boy said park once upon time day").split(" ")) {
       const spellings = [];
       for (const text of [word, ` ${word}`]) {
         const { tokens } = await post("/tokenize", { prompt: text, add_special_tokens: false });

@@ -27,7 +27,10 @@ function train(folder, options) {
   if (done.status !== 0) throw new Error(`${BINARY} train ${options.join(" ")}\n${done.error ?? done.stderr}`);
 }
 
-/** Starts a server, and waits until it says where. @param {string} folder @param {string[]} options @param {string} verb */
+/**
+ * Starts a server, and waits until it says where.
+ * @param {string} folder @param {string[]} options @param {string} verb
+ */
 export const serve = (folder, options, verb = "serve") => served([verb, "--model", folder, "--port", "0", ...options]);
 
 /** Starts a process that serves, and waits until it says where. It finds no browser to open. @param {string[]} words */

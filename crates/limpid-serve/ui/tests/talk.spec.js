@@ -24,7 +24,8 @@ test("a model answers, and each token tells what else was likely", async ({ page
   await tokens.nth(1).hover();
   const panel = page.locator("#read-out");
   await expect(panel).toBeVisible();
-  await expect(panel).toContainText(/Probability [\d.<> ]+ %, surprise (\d+\.\d\d nats \(\d+\.\d\d bits\)|below 0\.01 nats)\./);
+  await expect(panel).toContainText(
+    /Probability [\d.<> ]+ %, surprise (\d+\.\d\d nats \(\d+\.\d\d bits\)|below 0\.01 nats)\./);
   const shares = (await panel.locator("td:last-child").allInnerTexts())
     .map((share) => Number.parseFloat(share.replace(/[<>]/, "")));
   expect(shares.length).toBeGreaterThanOrEqual(6);

@@ -15,7 +15,8 @@ async function read(pieces) {
 }
 
 test("a stream is the same wherever the network cuts it", async () => {
-  const bytes = encode('data: {"a":"é☃"}\r\n\r\n: ping\n\ndata:two\r\ndata: lines\r\n\r\nevent: x\rdata: 3\r\rdata: [DONE]\n\ndata: lost');
+  const bytes = encode('data: {"a":"é☃"}\r\n\r\n: ping\n\ndata:two\r\ndata: lines\r\n\r\n'
+    + 'event: x\rdata: 3\r\rdata: [DONE]\n\ndata: lost');
   const whole = ['{"a":"é☃"}', "two\nlines", "3", "[DONE]"];
   expect(await read([bytes])).toEqual(whole);
   for (let cut = 0; cut <= bytes.length; cut++) {

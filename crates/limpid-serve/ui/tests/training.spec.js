@@ -13,7 +13,8 @@ test("a training opens on its curve, its sample and its time-lapse, and stops in
   expected.push("Failed to load", "ERR_");
   const folder = mkdtempSync(path.join(tmpdir(), "limpid-live-"));
   const run = path.join(folder, "run");
-  const sizes = "--n-layer 1 --d-model 32 --n-head 2 --context-length 32 --batch-size 2 --threads 1 --schedule constant".split(" ");
+  const sizes = ("--n-layer 1 --d-model 32 --n-head 2 --context-length 32 --batch-size 2 --threads 1 "
+    + "--schedule constant").split(" ");
   const { server, address } = await served(["train", "--out", run, ...sizes, "--steps", "1000000", "--save-every", "50",
     "--probe", "--probe-every", "20", "--serve", "127.0.0.1:0"]);
   try {
@@ -51,7 +52,8 @@ test("a finished run's curve is that of its log", async ({ page }) => {
   const losses = lines.filter((line) => typeof line.train_loss === "number");
   const [first, last] = [losses[0], losses.at(-1)];
   await expect(page.locator(".training canvas").first()).toHaveAttribute("aria-label",
-    `training loss, nats a token: from ${short(first.train_loss)} at step ${first.step} to ${short(last.train_loss)} at step ${last.step}`);
+    `training loss, nats a token: from ${short(first.train_loss)} at step ${first.step} `
+      + `to ${short(last.train_loss)} at step ${last.step}`);
   const mean = losses.slice(-10).reduce((sum, { train_loss: loss }) => sum + loss, 0) / Math.min(10, losses.length);
   await expect(page.locator(".training .lead")).toContainText(`Step ${last.step}: loss ${short(mean)} nats a token`);
   await expect(page.getByRole("button", { name: "Stop the training" })).toBeHidden();

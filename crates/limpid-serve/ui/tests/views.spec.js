@@ -185,7 +185,8 @@ test("notation: names lead to tables, and the strip of parameters is in true pro
   expect(await texts(page.locator("#glass-numbers .bars td:last-child")))
     .toEqual(model.groups.map(({ count }) => count.toLocaleString("en")));
   await expect(page.locator("#glass-numbers .sum"))
-    .toHaveText(`sum ${params.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b), 0).toLocaleString("en")}`);
+    .toHaveText(`sum ${params
+      .reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b), 0).toLocaleString("en")}`);
   // a point of the strip is in the parameter that lies there
   const size = model.params.map(({ shape }) => shape.reduce((a, b) => a * b));
   const total = size.reduce((a, b) => a + b);
@@ -212,7 +213,8 @@ test("embeddings: positions in viridis, curves, and how alike tokens are", async
   await expect.poll(() => heat.evaluate((frame) => Number(frame.dataset.painted ?? 0))).toBeGreaterThan(0);
   const { values, shape } = await ask(page, "tensors/pos_embed.weight");
   await expect(page.locator(".cell-line"))
-    .toContainText(`position 2, dimension 3: ${`${Number(values[2 * shape[1] + 3].toPrecision(6))}`.replace("-", "−")}`);
+    .toContainText(`position 2, dimension 3: ${
+      `${Number(values[2 * shape[1] + 3].toPrecision(6))}`.replace("-", "−")}`);
   const most = Math.max(...values.map(Math.abs));
   const [level, cells] = [Number(await heat.getAttribute("data-level")),
     [[0, 0], [5, 7], [9, 40], [20, 21], [33, 3], [60, 66]]];
@@ -233,7 +235,8 @@ test("embeddings: positions in viridis, curves, and how alike tokens are", async
   });
   const three = values.filter((_, n) => n % shape[1] === 3);
   await expect(page.locator(".curves canvas")).toHaveAttribute("aria-label",
-    new RegExp(`Dimension 3: from ${`${Number(Math.min(...three).toPrecision(3))}`.replace("-", "−")} to .* at position 2`));
+    new RegExp(`Dimension 3: from ${
+      `${Number(Math.min(...three).toPrecision(3))}`.replace("-", "−")} to .* at position 2`));
   await page.getByRole("textbox", { name: "Dimensions of the curves" }).fill("7");
   await page.keyboard.press("Enter");
   await expect(page.locator(".curves canvas")).toHaveAttribute("aria-label", /Dimension 7: from/);
@@ -332,7 +335,9 @@ test("why: the sum behind a number is the number, and its operands lead on", asy
 test("why is one key away from every view", async ({ page }) => {
   for (const [view, name] of [["map", "blocks.1.attn.hook_pattern [0, 1,"],
     ["heads", "blocks.1.attn.hook_pattern [0, 1,"], ["head", "blocks.1.attn.hook_pattern [0, 1, 3, 1]"], ["text",
-      "logits [0, 3,"], ["mlp", "blocks.1.mlp.hook_post [0, 3,"], ["path", "logits [0, 3,"], ["embed", "pos_embed.weight [3,"], ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
+      "logits [0, 3,"], ["mlp", "blocks.1.mlp.hook_post [0, 3,"], ["path", "logits [0, 3,"],
+      ["embed", "pos_embed.weight [3,"], 
+      ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
     await look(page, `v=${view}&${PROMPT}&l=1&h=1&q=3&k=1`);
     await expect(page.locator("#glass-why")).toBeVisible();
     await page.keyboard.press("e");

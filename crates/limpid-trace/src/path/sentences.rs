@@ -68,10 +68,8 @@ impl PathStep {
             }
             StepKind::Mlp { block } => {
                 let of = self.units;
-                let words = self
-                    .bars
-                    .first()
-                    .map_or(String::new(), |bar| raised(&bar.words, word, &format!(" By itself {}", bar.name)));
+                let alone = |bar: &PathBar| raised(&bar.words, word, &format!(" By itself {}", bar.name));
+                let words = self.bars.first().map(alone).unwrap_or_default();
                 format!(
                     "At {here}, L{block} MLP wrote {}{}. The largest parts of its {} are {}{}.{words}",
                     signed(self.value),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 4, u32, u32, u64 | `LPTL`, the version (1), the length of the header, its checksum |
 //! | header | JSON: checksums of the configuration and the tokenizer, the ids of the probe, and a table of channels |
-//! | 4, u32, u64, u64, u64 | of each frame: `FRAM`, the length of what follows the head, the step, the tokens trained on, a checksum |
+//! | 4, u32, u64, u64, u64 | of each frame: `FRAM`, the length of the rest, the step, tokens trained on, a checksum |
 //! | frame | deflated: the values of each channel, one after the other as in the table |
 //!
 //! Checksums are XXH3 (64 bits); that of a frame covers its length, step and tokens too. Frames are only added, in the

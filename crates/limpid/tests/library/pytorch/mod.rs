@@ -389,9 +389,10 @@ pub const FAMILIES: &[Shows] = &[
     ("nanochat", "a norm of queries and keys without gain, no gains, squared relu, a norm of the embedding",
         |c| c.qk_norm == QkNorm::HeadPlain && !c.norm_gain && c.activation == Activation::Relu2 && c.embedding_norm),
     ("gemma2",
-    "norms before and after, gains less one, both bounds, a window in every second block, a factor of the scores",
-        |c| c.norm_place == NormPlace::Both && c.norm_gain_less_one && c.attention_softcap > 0.0 && c.logits_softcap > 0.0
-            && [0, 1].map(|i| c.window_of(i)) == [4, 0] && c.attention_factor.is_some() && c.embedding_scale > 1.0),
+        "norms before and after, gains less one, both bounds, a window in every second block, a factor of the scores",
+        |c| c.norm_place == NormPlace::Both && c.norm_gain_less_one && c.attention_softcap > 0.0
+            && c.logits_softcap > 0.0 && [0, 1].map(|i| c.window_of(i)) == [4, 0]
+            && c.attention_factor.is_some() && c.embedding_scale > 1.0),
     ("gemma3", "angles of their own in blocks with a window, queries and keys normalised with gains less one",
         |c| c.rotary_base_window.is_some() && c.norm_gain_less_one && c.qk_norm == QkNorm::Head),
     ("cohere", "both parts side by side after one norm, a factor of the logits",
@@ -402,28 +403,30 @@ pub const FAMILIES: &[Shows] = &[
     ("gptj", "half of each head turned, no biases of attention, but of the network",
         |c| c.rotary_dim == Some(4) && !c.attention_bias && c.ffn_bias),
     ("glm4", "norms before and after, half of each head turned",
-    |c| c.norm_place == NormPlace::Both && c.rotary_dim == Some(4)),
+        |c| c.norm_place == NormPlace::Both && c.rotary_dim == Some(4)),
     ("granite", "factors of embedding, sums, scores and logits",
-        |c| c.residual_scale != 1.0 && c.embedding_scale != 1.0 && c.attention_factor.is_some() && c.logits_scale != 1.0),
+        |c| c.residual_scale != 1.0 && c.embedding_scale != 1.0 && c.attention_factor.is_some()
+            && c.logits_scale != 1.0),
     ("bloom", "alibi, a norm of the embedding", |c| c.positions == Positions::Alibi && c.embedding_norm),
     ("mpt", "alibi without offsets of the norms", |c| c.positions == Positions::Alibi && !c.norm_offset && c.norm_gain),
     ("gpt-neo", "learned positions with a window in every second block, scores as they are",
         |c| c.positions == Positions::Learned && [0, 1].map(|i| c.window_of(i)) == [0, 4] && !c.attention_scale),
     ("smollm3", "every fourth block without positions", |c| (0..4).map(|i| c.rotary_dim_of(i)).eq([6, 6, 6, 0])),
     ("helium-biased", "biases of queries, keys and values, not of the output",
-    |c| c.attention_bias && !c.attention_out_bias()),
+        |c| c.attention_bias && !c.attention_out_bias()),
     ("falcon-new", "both parts side by side after two norms, four heads on two keys",
         |c| c.parallel == Parallel::TwoNorms && c.heads().group() == 2),
     ("mistral", "a window in all blocks", |c| (0..c.n_layer).all(|i| c.window_of(i) == 4)),
     ("roberta", "one segment, both ways, padding", |c| c.n_segment == 1 && c.mask == Mask::Bidirectional),
     ("qwen3-yarn", "yarn with a factor of what is turned, beside queries and keys that are normalised",
-        |c| c.rotary_scaling.kind == RotaryKind::Yarn && c.rotary_scaling.attention == 1.3 && !c.rotary_scaling.truncate),
+        |c| c.rotary_scaling.kind == RotaryKind::Yarn && c.rotary_scaling.attention == 1.3
+            && !c.rotary_scaling.truncate),
     ("phi3-longrope", "longrope, a factor of what is turned",
-    |c| c.rotary_scaling.kind == RotaryKind::Longrope && c.rotary_scaling.reach > 0),
+        |c| c.rotary_scaling.kind == RotaryKind::Longrope && c.rotary_scaling.reach > 0),
     ("albert", "three blocks that are one, an embedding of its own width",
-    |c| c.shared_blocks && c.n_layer == 3 && c.d_embed == Some(7)),
+        |c| c.shared_blocks && c.n_layer == 3 && c.d_embed == Some(7)),
     ("electra-narrow", "an embedding of its own width, blocks that differ",
-    |c| !c.shared_blocks && c.d_embed == Some(7)),
+        |c| !c.shared_blocks && c.d_embed == Some(7)),
 ];
 
 /// Losses, gradients and three steps of AdamW, of every family that shows a choice of its own.
