@@ -172,7 +172,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
             2,
         ),
         ("g.jsonl", b"{\"text\":\"a\"}\n{\"text\":\"\xE9\"}\n{\"text\":\"b\"}", "line 2 is not UTF-8", 2),
-        ("h.jsonl", b"{\"text\":\"a\"}\n{\"text\":\"b\"", "line 2 is not JSON: EOF", 1),
+        ("h.jsonl", b"{\"text\":\"a\"}\n{\"text\":\"b\"", "line 2 is not JSON: it ends within an object", 1),
         ("i.json", b"[{\"text\":\"a\"}, {\"text\": 5}, \"c\"]", "item 2 has a number in the field `text`", 2),
         ("j.json", b"[{\"text\":\"a\"}, ", "cut short", 1),
         ("k.txt.gz", &gzip(b"some text that is long enough")[..20], "cut short or damaged", 0),
