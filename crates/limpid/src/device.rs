@@ -22,7 +22,7 @@ impl Device {
         self == Device::Cpu
     }
 
-    /// Whether several backends can run on one copy of the weights ([`Backend::share`]).
+    /// Whether several backends can run on one copy of the weights ([`Backend::share`](crate::backend::Backend::share)).
     pub fn can_share(self) -> bool {
         self != Device::Reference
     }
@@ -38,7 +38,7 @@ impl Device {
 pub struct DeviceName {
     /// The device; none for `auto`, the one that is found to be the fastest.
     pub device: Option<Device>,
-    /// Which GPU, as [`Machine::gpu`] has it.
+    /// Which GPU, as [`Machine::gpu`](crate::Machine::gpu) has it.
     pub gpu: String,
 }
 

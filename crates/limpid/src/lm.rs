@@ -260,7 +260,7 @@ impl Lm {
     /// is read.
     ///
     /// # Errors
-    /// As [`Lm::intervene`], [`TraceError::Spent`], and if a step names a file.
+    /// As [`Lm::intervene`], [`TraceError::Spent`](crate::trace::TraceError::Spent), and if a step names a file.
     pub fn intervene_within(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<Lm> {
         let more = self.resolve(interventions, budget)?;
         let steps = self.steps.iter().flat_map(|steps| steps.iter()).chain(more.iter()).cloned().collect();

@@ -46,7 +46,7 @@ pub struct TrainingPlan {
     pub(crate) resumed: Option<PathBuf>,
     pub(crate) resume_step: Option<u64>,
     pub(crate) state: Cell<Option<Resumable>>,
-    /// What the size of the text decided, if it was asked ([`Training::fitting_text`]).
+    /// What the size of the text decided, if it was asked ([`Training::fitting_text`](crate::Training::fitting_text)).
     pub fitted: Option<FittedLength>,
     /// What a time-lapse looks at, if one is kept.
     pub(crate) probe: Option<Vec<u32>>,
