@@ -5,8 +5,9 @@
 //! several products here, such as Phi-3's `gate_up_proj`: the file then stacks their As, and B is block diagonal, so
 //! the module's rank and alpha are as many times the adapter's.
 //!
-//! An opened adapter is a layer over a [`Checkpoint`]: its weights are w + alpha / r B A, summed in f64 and rounded
-//! once. A run's folder also has `base.json`, which says which model the adapter was trained on and whose names it has.
+//! An opened adapter is a layer over a [`Checkpoint`](crate::Checkpoint): its weights are w + alpha / r B A, summed in
+//! f64 and rounded once. A run's folder also has `base.json`, which says which model the adapter was trained on and
+//! whose names it has.
 
 use crate::error::{ADAPTER_WEIGHTS, CheckpointError, PEFT_ALONE, Result, bad, refuse};
 use crate::files::read_json;
@@ -34,9 +35,9 @@ const PREFIX: &str = "base_model.model.";
 pub struct Base {
     /// Where it was.
     pub path: PathBuf,
-    /// [`Checkpoint::fingerprint`]
+    /// [`Checkpoint::fingerprint`](crate::Checkpoint::fingerprint)
     pub fingerprint: String,
-    /// [`Checkpoint::weights_sum`]; older adapters have none.
+    /// [`Checkpoint::weights_sum`](crate::Checkpoint::weights_sum); older adapters have none.
     #[serde(default)]
     pub weights: Option<[String; 2]>,
     /// How its matrices are stored. Where they are stored otherwise now, their values are others, but few have another

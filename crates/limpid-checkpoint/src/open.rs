@@ -349,7 +349,7 @@ impl Checkpoint {
     }
 
     /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see
-    /// [`ModelData::rows`].
+    /// [`ModelData::rows`](crate::ModelData::rows).
     pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<StoredRows<'_>> {
         let found = self.linked(&self.dialect.links(model), model).rows_as_stored(param, rows);
         found.ok().flatten().filter(|_| !self.is_adapted(param))

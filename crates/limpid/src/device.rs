@@ -22,7 +22,9 @@ impl Device {
         self == Device::Cpu
     }
 
-    /// Whether several backends can run on one copy of the weights ([`Backend::share`](crate::backend::Backend::share)).
+    /// Whether several backends can run on one copy of the weights ([`Backend::share`]).
+    ///
+    /// [`Backend::share`]: crate::backend::Backend::share
     pub fn can_share(self) -> bool {
         self != Device::Reference
     }

@@ -19,9 +19,9 @@ pub struct ModelData<'a> {
     pub config: &'a Config,
     /// Its tokenizer.
     pub tokenizer: Option<&'a Tokenizer>,
-    /// [`Checkpoint::chat_template`]
+    /// [`Checkpoint::chat_template`](crate::Checkpoint::chat_template)
     pub chat_template: Option<&'a str>,
-    /// [`Checkpoint::carried`]; nothing for a model that is not from a folder.
+    /// [`Checkpoint::carried`](crate::Checkpoint::carried); nothing for a model that is not from a folder.
     pub carried: Option<&'a Carried>,
     /// The values of a parameter of `config`'s model.
     pub values: ModelValues<'a>,
@@ -30,8 +30,8 @@ pub struct ModelData<'a> {
     pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<StoredRows<'a>>,
     /// Whether every matrix of a GGUF keeps the type that it has, where that can be: mixtures stay mixtures.
     pub keep_types: bool,
-    /// [`Checkpoint::whole_metadata`], of which GGUF takes over what it does not say itself, and the tokenizer if it is
-    /// this one's.
+    /// [`Checkpoint::whole_metadata`](crate::Checkpoint::whole_metadata), of which GGUF takes over what it does not say
+    /// itself, and the tokenizer if it is this one's.
     pub metadata: Option<&'a Metadata>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
     pub shard_bytes: usize,

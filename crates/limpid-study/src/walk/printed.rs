@@ -1,9 +1,9 @@
 //! The numbers that the documents print (`printed.json`), and whether the live ones equal them.
 //!
-//! A step's [`Printed`] names a place in `printed.json`. [`Live::checks`] computes the numbers that belong there again
-//! (`computed`): by the walk's models and scenes, by its tokenizers and presets, by limpid's own operations; none is
-//! read out of the file that it is compared with. Under `rows` and `columns` the file has which of a table are printed,
-//! under `shapes` the tensors whose shapes are.
+//! A step's [`Printed`] names a place in `printed.json`. [`Live::checks`](super::live::Live::checks) computes the
+//! numbers that belong there again (`computed`): by the walk's models and scenes, by its tokenizers and presets, by
+//! limpid's own operations; none is read out of the file that it is compared with. Under `rows` and `columns` the file
+//! has which of a table are printed, under `shapes` the tensors whose shapes are.
 
 use limpid_base::units::commas;
 use serde::{Deserialize, Serialize};
