@@ -355,14 +355,11 @@ fn bench_record() -> bool {
 const RECORD: &str = "\
 # Record
 
-Results of `cargo xtask bench-record`, oldest first. Roofs (the machine's measured limits) are in GFLOP/s for f32 and \
-                      bf16, then GB/s read
-from memory. Training is in milliseconds per step (nano: B 12, T 64; gpt2: B 4, T 64). Prefill of 256 tokens and \
-                      decoding are in tokens per
-second. The percentage is the share of the roof measured in the same run.
+Results of `cargo xtask bench-record`, oldest first. Roofs (the machine's measured limits) are in GFLOP/s for f32 and
+bf16, then GB/s read from memory. Training is in milliseconds per step (nano: B 12, T 64; gpt2: B 4, T 64). Prefill of
+256 tokens and decoding are in tokens per second. The percentage is the share of the roof measured in the same run.
 
-| date | commit | machine | roofs | nano f32 | gpt2 f32 | prefill f32 | decode f32 | nano bf16 | gpt2 bf16 | prefill \
-                      bf16 | decode bf16 |
+| date | commit | machine | roofs | nano f32 | gpt2 f32 | prefill f32 | decode f32 | nano bf16 | gpt2 bf16 | prefill bf16 | decode bf16 |
 |---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 

@@ -4,6 +4,7 @@
 use crate::options::Flags;
 use clap::{Arg, Command, CommandFactory};
 use limpid::config::{Config, Range, ValueKind};
+use limpid::draw::view::wrap;
 use limpid::settings::{plain, variable};
 use limpid::train::{Recipe, RunOptions, RunSettings};
 
@@ -12,14 +13,11 @@ const HEAD: &str = "\
 
 `cargo xtask settings` writes this page; a test fails if it is stale.
 
-A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for \
-                    example, is typed
-`--learning-rate 0.001`, written in a file as `learning_rate = 0.001`, and in the environment as \
-                    `LIMPID_LEARNING_RATE=0.001`. Its
-other names work in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment overrides the file, and typed flags \
-                    override both
-([training](training.md) has the details). An unknown flag or key is an error; an unknown `LIMPID_...` variable causes \
-                    a warning.
+A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for
+example, is typed `--learning-rate 0.001`, written in a file as `learning_rate = 0.001`, and in the environment as
+`LIMPID_LEARNING_RATE=0.001`. Its other names work in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment
+overrides the file, and typed flags override both ([training](training.md) has the details). An unknown flag or key is
+an error; an unknown `LIMPID_...` variable causes a warning.
 
 The defaults are those of the preset `nano`; other [presets](presets.md) have others.
 ";
@@ -96,7 +94,8 @@ fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String
     let has = |verb: &Command| verb.get_arguments().any(|arg| arg.get_id() == all[0].0.name);
     let of_verbs: Vec<String> =
         verbs.iter().filter(|(_, verb)| has(verb)).map(|(name, _)| format!("`{name}`")).collect();
-    let mut text = format!("\n## {}\n\n{says} Verbs: {}.\n\n", S::HEADING.unwrap_or_default(), of_verbs.join(", "));
+    let says = wrap(&format!("{says} Verbs: {}.", of_verbs.join(", ")), 0, 120);
+    let mut text = format!("\n## {}\n\n{says}\n", S::HEADING.unwrap_or_default());
     text += "| setting | what it is | values | default | other names |\n|---|---|---|---|---|\n";
     for (setting, value) in all {
         let range = setting.range.said();

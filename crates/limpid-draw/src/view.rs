@@ -411,7 +411,8 @@ mod tests {
     fn a_command_is_wrapped_whole() {
         for (text, lines) in [
             ("use `limpid a b` or `c d`.", "use\n  `limpid a b`\n  or `c d`.\n"),
-            ("a bc `longer than a line` d", "a bc\n  `longer than a line`\n  d\n"),
+            ("a bc `limpid of a line` d", "a bc\n  `limpid of a line`\n  d\n"),
+            ("a bc `a product of x` d", "a bc `a\n  product of\n  x` d\n"),
             ("a token ` and more", "a token ` and\n  more\n"),
             ("`a b` `c d` `e f`", "`a b` `c d`\n  `e f`\n"),
         ] {

@@ -158,7 +158,7 @@ const FOLLOWED: &[(&str, &str, i32, &str)] = &[
         1,
         "limpid data stories",
     ),
-    ("limpid-serve/src/server.rs: limpid generate", "limpid serve bert", 1, "limpid generate"),
+    ("limpid-serve/src/options.rs: limpid generate", "limpid serve bert", 1, "limpid generate"),
     (
         "limpid-trace/src/arrays.rs: limpid inspect --table",
         "limpid inspect runs/m --tensor 'blocks.*.zzz'",
@@ -214,7 +214,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     ("limpid-cli/src/verbs/train.rs: limpid train", "it names the verb, in Python"),
     ("limpid-cli/src/verbs/train.rs: {} inspect{named} --open", "it opens a browser; the tests of the page drive one"),
-    ("limpid-gpu/src/device.rs: limpid doctor", "it names the verb, where a GPU is faulty"),
+    ("limpid-gpu/src/proof.rs: limpid doctor", "it names the verb, where a GPU is faulty"),
     ("limpid-serve/src/docs.rs: limpid generate --num-samples", "it names the flag"),
     ("limpid-serve/src/docs.rs: limpid generate", "it names the verb"),
     ("limpid-serve/src/docs.rs: limpid serve", "a title"),
