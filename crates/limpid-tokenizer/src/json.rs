@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (text, says) in [
-            ("", "not a tokenizer.json: EOF"),
-            ("{\"model\": ", "not a tokenizer.json: EOF"),
+            ("", "not a tokenizer.json: it ends before a value"),
+            ("{\"model\": ", "not a tokenizer.json: it ends before a value"),
             ("[1, 2]", "not a tokenizer.json: invalid type"),
             ("{}", "holds no model"),
             ("{\"vocab\": 1, \"merges\": 2}", "holds no model, only merges, vocab"),

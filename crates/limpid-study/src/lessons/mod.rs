@@ -251,8 +251,8 @@ impl Class<'_> {
         let workers = Machine::default().threads.min(of.len());
         Cpu::can_start(workers)?;
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let (told, heard) = mpsc::channel();
-        let work = |told: mpsc::Sender<usize>| {
+        let (told, heard) = mpsc::sync_channel(0); // nobody is a step ahead of who hears of it
+        let work = |told: mpsc::SyncSender<usize>| {
             let run = |i: usize, one: &T| {
                 let tick = || {
                     let _ = told.send(i); // whoever hears it outlives the run
