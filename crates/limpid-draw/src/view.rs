@@ -414,7 +414,7 @@ mod tests {
             ("a bc `limpid of a line` d", "a bc\n  `limpid of a line`\n  d\n"),
             ("a bc `a product of x` d", "a bc `a\n  product of\n  x` d\n"),
             ("a token ` and more", "a token ` and\n  more\n"),
-            ("`a b` `c d` `e f`", "`a b` `c d`\n  `e f`\n"),
+            ("`limpid a` `limpid b` c", "`limpid a`\n  `limpid b` c\n"),
         ] {
             assert_eq!(wrap(text, 2, 14), lines);
         }

@@ -298,8 +298,12 @@ mod tests {
         ] {
             assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
         }
-        let deep = "[".repeat(100_000);
-        assert!(refusal(&format!("{{\"pre_tokenizer\": {deep}")).contains("recursion limit"));
+        let open = "[".repeat(100_000);
+        let said = refusal(&format!("{{\"pre_tokenizer\": {open}"));
+        assert!(said.contains("it ends within a list"), "{said}");
+        let (closed, model) = ("]".repeat(100_000), "{\"type\": \"WordLevel\", \"vocab\": {\"a\": 0}}");
+        let said = refusal(&format!("{{\"model\": {model}, \"pre_tokenizer\": {open}{closed}}}"));
+        assert!(said.contains("recursion limit"), "{said}");
     }
 
     #[test]

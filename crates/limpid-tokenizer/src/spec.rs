@@ -143,7 +143,8 @@ impl<'de> Deserialize<'de> for Vocab {
                 Pairs::<u64>::deserialize(MapAccessDeserializer::new(map)).map(|pairs| Vocab::Ids(pairs.0))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Vocab, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Vocab::Scores)
+                let scores = Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Vocab::Scores);
+                scores.map_err(|_| serde::de::Error::invalid_type(serde::de::Unexpected::Seq, &Each))
             }
         }
         deserializer.deserialize_any(Each)
