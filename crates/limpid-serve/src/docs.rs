@@ -4,6 +4,7 @@
 use crate::parameters::{Parameter, ParameterKind, REQUEST_BODIES, RequestBody};
 use crate::refusal::CODES;
 use crate::routes::ROUTES;
+use limpid::draw::view::wrap;
 
 /// The content security policy of `/docs`: it has a style, and nothing else.
 pub const CSP: &str =
@@ -97,7 +98,7 @@ pub fn page() -> String {
 
 /// The sections of docs/serve.md that are made from the server's tables: the name of each, and its Markdown.
 pub fn guide() -> [(&'static str, String); 3] {
-    let differences: String = DIFFERENCES.iter().map(|difference| format!("* {difference}\n")).collect();
+    let differences: String = DIFFERENCES.iter().map(|difference| wrap(&format!("* {difference}"), 2, 120)).collect();
     let parameters = REQUEST_BODIES.map(|body| {
         format!("### `POST {}`\n\n{}", body.path, markdown_table(&PARAMETER, parameter_rows(&body).into_iter()))
     });

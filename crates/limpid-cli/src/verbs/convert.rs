@@ -273,8 +273,8 @@ impl Conversion<'_> {
 /// What files of programs end in: a folder, or another program's file, of such a name would be taken for one.
 #[rustfmt::skip]
 const ENDINGS: &[&str] = &[
-    "bin", "ckpt", "ggml", "gguf", "gz", "h5", "json", "keras", "mlmodel", "msgpack", "nemo", "npy", "npz", "onnx", "pb",
-    "pickle", "pkl", "pt", "pth", "safetensors", "tar", "tflite", "zip", "zst",
+    "bin", "ckpt", "ggml", "gguf", "gz", "h5", "json", "keras", "mlmodel", "msgpack", "nemo", "npy", "npz", "onnx",
+    "pb", "pickle", "pkl", "pt", "pth", "safetensors", "tar", "tflite", "zip", "zst",
 ];
 
 /// Refuses a DST by which something would be lost, or that is called what it is not.

@@ -2,40 +2,12 @@
 //! the ones that it is a part of (`a/b.rs` names `a/mod.rs` and `lib.rs`), and a file that has parts names them.
 
 use crate::source::{is_test, without_tests};
-use crate::tidy::{libraries, sources_of};
+use crate::tidy::{libraries, paths, sources_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The modules of a crate by their paths (`["kernels", "norm"]`, none for lib.rs), and the text of each.
 type Modules = BTreeMap<Vec<String>, String>;
-
-/// All paths that a text begins with, parts of a group one by one: `a::b` and `a::c` of `a::{b, c}`.
-fn paths(text: &str) -> Vec<Vec<String>> {
-    let text = text.trim_start();
-    if let Some(group) = text.strip_prefix('{') {
-        let (mut all, mut depth, mut from) = (vec![], 0, 0);
-        for (at, c) in group.char_indices() {
-            if depth == 0 && matches!(c, ',' | '}') {
-                all.extend(paths(&group[from..at]));
-                from = at + 1;
-            }
-            match c {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                _ => {}
-            }
-        }
-        return all;
-    }
-    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-    let (name, rest) = (text[..end].to_string(), &text[end..]);
-    match rest.strip_prefix("::").map(paths) {
-        _ if name.is_empty() => vec![],
-        Some(tails) if !tails.is_empty() => tails.into_iter().map(|tail| [vec![name.clone()], tail].concat()).collect(),
-        _ => vec![vec![name]],
-    }
-}
 
 /// What a module re-exports, with the paths in front of its names.
 fn exports(text: &str) -> impl Iterator<Item = Vec<String>> {

@@ -43,8 +43,9 @@ fn a_program_outside_the_workspace_trains_and_generates() {
     fs::copy(lock, folder.join("Cargo.lock")).unwrap();
     fs::write(folder.join("src/main.rs"), MAIN).unwrap();
     fs::write(folder.join("rows.parquet"), "PAR1").unwrap();
-    let pieces = r###"{"version": "1.0", "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "##b": 2}, "unk_token": "[UNK]",
-        "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}, "decoder": {"type": "WordPiece", "prefix": "##"}}"###;
+    let pieces = r###"{"version": "1.0", "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "##b": 2},
+        "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+        "decoder": {"type": "WordPiece", "prefix": "##"}}"###;
     fs::write(folder.join("wordpiece.json"), pieces).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
     let ran = Command::new(env!("CARGO"))

@@ -3,7 +3,7 @@
 
 use crate::source::{files, is_test, lines_of_code, without_tests};
 use limpid::names;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,26 +54,32 @@ fn all_code() -> Vec<(String, String)> {
     all.filter(|(place, _)| !is_test(Path::new(place))).collect()
 }
 
-/// The modules that a path begins with, or all those of a group: `x` of `x::y`, `x` and `z` of `{x::y, z}`.
-fn heads(path: &str) -> Vec<&str> {
-    let name = |path: &'_ str| path.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '*').unwrap_or(path.len());
-    let Some(group) = path.strip_prefix('{') else { return vec![&path[..name(path)]] };
-    let (mut heads, mut depth, mut from) = (vec![], 0, 0);
-    for (at, c) in group.char_indices() {
-        if depth == 0 && matches!(c, ',' | '}') {
-            let part = group[from..at].trim_start();
-            heads.push(&part[..name(part)]);
-            from = at + 1;
+/// All paths that a text begins with, parts of a group one by one: `a::b` and `a::c` of `a::{b, c}`.
+pub fn paths(text: &str) -> Vec<Vec<String>> {
+    let text = text.trim_start();
+    if let Some(group) = text.strip_prefix('{') {
+        let (mut all, mut depth, mut from) = (vec![], 0, 0);
+        for (at, c) in group.char_indices() {
+            if depth == 0 && matches!(c, ',' | '}') {
+                all.extend(paths(&group[from..at]));
+                from = at + 1;
+            }
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                _ => {}
+            }
         }
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            _ => {}
-        }
+        return all;
     }
-    heads.retain(|head| !head.is_empty());
-    heads
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '*').unwrap_or(text.len());
+    let (name, rest) = (text[..end].to_string(), &text[end..]);
+    match rest.strip_prefix("::").map(paths) {
+        _ if name.is_empty() => vec![],
+        Some(tails) if !tails.is_empty() => tails.into_iter().map(|tail| [vec![name.clone()], tail].concat()).collect(),
+        _ => vec![vec![name]],
+    }
 }
 
 /// Every module of the crate that `source`, the module `place` (`["kernels", "norm"]`), may not use: `crate::x`, and
@@ -102,7 +108,8 @@ fn offences(place: &[&str], source: &str) -> Vec<String> {
             if !whole || above > 0 && above < place.len() + inner.len() {
                 continue;
             }
-            for used in heads(path).into_iter().filter(|used| *used != module && !allowed.contains(used)) {
+            let used: BTreeSet<String> = paths(path).into_iter().map(|mut path| path.swap_remove(0)).collect();
+            for used in used.into_iter().filter(|used| used != module && !allowed.contains(&&**used)) {
                 found.push(format!("{module}:{} uses {used}", n + 1));
             }
         }
@@ -775,7 +782,7 @@ const WIDTH: usize = 120;
 /// Whether a line cannot be broken: a row of a table, a literal, an address.
 fn is_whole(line: &str) -> bool {
     const ROWS: [&str; 8] = ["| ", "{ ", "\"blocks.", "views = [{ ", "set = { ", "try = [", "entry([", "[\""];
-    const LITERALS: [&str; 6] = ["r\"", "r#\"", "b\"", "text_signature", "base64,", "concat!("];
+    const LITERALS: [&str; 6] = ["r\"", "r#\"", "b\"\\x", "text_signature", "base64,", "concat!("];
     ROWS.iter().any(|row| line.trim_start().starts_with(row)) || LITERALS.iter().any(|literal| line.contains(literal))
 }
 
