@@ -35,6 +35,7 @@ impl Lm {
     /// If a step does not fit the model, a file cannot be used, or a prompt that values come from cannot be run.
     /// Positions are checked when a prompt runs.
     pub fn intervene(&self, interventions: &Interventions) -> Result<Lm> {
+        interventions.check()?; // before any list of them is gone through
         self.intervene_within(&files::read(interventions, self)?, &Arc::default())
     }
 
@@ -46,6 +47,7 @@ impl Lm {
     ///
     /// [`EngineRequest::steps`]: crate::engine::EngineRequest::steps
     pub fn resolve(&self, interventions: &Interventions, budget: &Arc<Budget>) -> Result<ResolvedSteps> {
+        interventions.check()?;
         Resolver::new(self, budget)?.resolve(interventions)
     }
 }
@@ -80,9 +82,8 @@ impl Resolver {
         Ok(Resolver { lm: lm.without_interventions(), named, runs: vec![], budget: budget.clone() })
     }
 
-    /// What the steps are on this model. Prompts are run that they take activations from.
-    pub(crate) fn resolve(&mut self, interventions: &Interventions) -> Result<ResolvedSteps> {
-        interventions.check()?;
+    /// What the steps, which were checked, are on this model. Prompts are run that they take activations from.
+    fn resolve(&mut self, interventions: &Interventions) -> Result<ResolvedSteps> {
         let mut all: Vec<ResolvedStep> = vec![];
         for (number, step) in (1..).zip(&interventions.steps) {
             let resolved = self.step(number, step).map_err(|error| match error {

@@ -24,9 +24,9 @@ pub(crate) fn read(interventions: &Interventions, lm: &Lm) -> Result<Interventio
         if let Some(steps) = asked.source_mut().and_then(|source| source.steps.as_mut()) {
             *steps = read(steps, lm)?;
         }
+        let Step { action, head, unit, .. } = asked;
         let of_file = |path: &Path, what| InterventionError::File { step, path: path.into(), what };
-        let given = asked.clone();
-        match &mut asked.action {
+        match action {
             Action::ControlVector { control_vector, layer, .. } => {
                 let LayerVectors::File(path) = &*control_vector else { continue };
                 let vectors = layer_vectors(path, layer.as_ref(), lm).map_err(|what| of_file(path, what))?;
@@ -36,7 +36,8 @@ pub(crate) fn read(interventions: &Interventions, lm: &Lm) -> Result<Interventio
                 let Direction::File { file, tensor } = &*add else { continue };
                 let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
                 let site = StepSite::find(&named, site, step)?;
-                let vector = direction(file, &given, &site, tensor.as_deref()).map_err(|what| of_file(file, what))?;
+                let vector = direction(file, [head.as_ref(), unit.as_ref()], &site, tensor.as_deref())
+                    .map_err(|what| of_file(file, what))?;
                 *add = vector.into();
             }
             _ => {}
@@ -106,8 +107,13 @@ fn layer_vectors(path: &Path, layers: Option<&Numbers>, lm: &Lm) -> Result<BTree
 }
 
 /// The vector that a step adds.
-fn direction(path: &Path, step: &Step, site: &StepSite, tensor: Option<&str>) -> Result<Vec<f32>, String> {
-    let [heads, units] = [&step.head, &step.unit].map(|some| some.as_ref().map(Numbers::places));
+fn direction(
+    path: &Path,
+    [heads, units]: [Option<&Numbers>; 2],
+    site: &StepSite,
+    tensor: Option<&str>,
+) -> Result<Vec<f32>, String> {
+    let [heads, units] = [heads, units].map(|some| some.map(Numbers::places));
     let wide = site.shown(heads.as_deref(), units.as_deref()).map_err(|error| error.to_string())?.len();
     let (name, vector) = match path.extension().and_then(|end| end.to_str()) {
         Some("gguf") => {

@@ -325,11 +325,17 @@ fn steps_in_rust_are_steps_in_json() {
     }
     // what only Rust can say is refused before anything runs
     let lm = Lm::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf/gpt2-plain")).unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/control.gguf");
     for (step, says) in [
         (Step::scale(site, f32::NAN), "step 1: `by` has finite numbers; found NaN"),
         (Step::ablate(site).unit(-1), "step 1: `unit` counts from 0; found -1"),
         (Step::freeze_attention(source()).pos(1), "step 1: `pos` does not belong to `freeze_attention`, which takes"),
         (Step::ablate(site).pos(0..i64::MAX), "name at most 131072 heads, units, positions and keys"),
+        (Step::control_vector(file.clone()).layer(0..i64::MAX), "name at most 131072 heads, units, positions and keys"),
+        (
+            Step::steer(site, Direction::File { file, tensor: None }).unit(0..i64::MAX),
+            "name at most 131072 heads, units, positions and keys",
+        ),
     ] {
         let said = lm.intervene(&Interventions::new([step])).map(drop).unwrap_err().to_string();
         assert!(said.contains(says), "{said}");
