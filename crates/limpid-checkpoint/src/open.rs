@@ -115,8 +115,10 @@ impl Checkpoint {
     }
 
     fn of(path: &Path, format: Format, access: Access, model: ReadModel) -> Checkpoint {
-        let ReadModel { config, store, names, dialect, tokenizer, chat_template, .. } = model;
-        let ReadModel { left_out, carried, ends, metadata, unused, .. } = model;
+        #[rustfmt::skip]
+        let ReadModel {
+            config, store, names, dialect, tokenizer, chat_template, left_out, carried, ends, metadata, unused,
+        } = model;
         Checkpoint {
             path: path.into(),
             format,

@@ -926,7 +926,7 @@ fn kind(op: &Op) -> Fill {
         Op::Attend { .. } | Op::Rotate { .. } => MIXES,
         Op::Activate { .. } | Op::Multiply { .. } => BENDS,
         Op::Add { .. } => STREAM,
-        _ => PLAIN,
+        Op::Dropout { .. } | Op::Gather { .. } | Op::Scale { .. } => PLAIN,
     }
 }
 
@@ -945,7 +945,7 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Add { .. } => "+",
         Op::Multiply { .. } => "times",
         Op::Classify { .. } => "head, softmax, loss",
-        _ => op.name(),
+        Op::Linear { .. } | Op::Scale { .. } | Op::Dropout { .. } | Op::Gather { .. } => op.name(),
     }
 }
 

@@ -171,7 +171,13 @@ fn backward(back: &Back, chunk: usize, ids: [usize; 3]) -> usize {
             made + logits + losses.len() + of_x + of_w + len([learned(b)])
         }
         // what the op saved, and its tables
-        mut op => {
+        mut op @ (Op::Rotate { .. }
+        | Op::Activate { .. }
+        | Op::Scale { .. }
+        | Op::Add { .. }
+        | Op::Dropout { .. }
+        | Op::Gather { .. }
+        | Op::Multiply { .. }) => {
             let again =
                 |access| matches!(access, Access::Own | Access::Read { saved: true } | Access::Write { saved: true });
             dy + dx + op.operands().filter(|(access, _)| again(*access)).map(|(_, region)| region.len()).sum::<usize>()

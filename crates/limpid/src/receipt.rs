@@ -85,8 +85,10 @@ impl ReceiptRequest {
             logit_bias,
             trace: _,
         } = options;
-        let Sampler { temperature, top_k, top_p, min_p, seed, .. } = *sampler;
-        let Sampler { repetition_penalty, presence_penalty, frequency_penalty, .. } = *sampler;
+        #[rustfmt::skip]
+        let Sampler {
+            temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
+        } = *sampler;
         ReceiptRequest {
             prompt: prompt.to_vec(),
             max_tokens: *max_tokens,
