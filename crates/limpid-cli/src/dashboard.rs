@@ -51,8 +51,9 @@ pub use none::{Dashboard, active, restore};
 #[cfg(feature = "ui")]
 mod drawn {
     use super::Now;
-    use crate::machine::{ignores_closed_terminal, peak_rss};
+    use crate::machine::ignores_closed_terminal;
     use crate::show::{bytes, commas, spelled};
+    use limpid::memory::peak_rss;
     use limpid::train::{LayerUpdate, StepReport, log};
     use limpid_base::units::tick;
     use limpid_report::smoothed;

@@ -1,6 +1,6 @@
 //! The command `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
 //! `options` (flags and configuration files), `training` (what is to be trained), `source` (text), `models`,
-//! `tokenizers`, `records` (of runs), `machine` (memory), `signals` (who asks to stop), and `show` (what people see).
+//! `tokenizers`, `machine` (memory), `signals` (who asks to stop), and `show` (what people see).
 //!
 //! Data goes to stdout, everything else to stderr. Exit 0: done, also if the reader of stdout closed it early; 1: an
 //! error that the user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.

@@ -51,11 +51,6 @@ pub fn stack() -> Option<u64> {
     if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
 }
 
-/// The most memory this process has held (Linux).
-pub fn peak_rss() -> Option<u64> {
-    memory::held("VmHWM:")
-}
-
 /// Whether a terminal that is closed stops nothing (nohup).
 #[cfg(unix)]
 pub fn ignores_closed_terminal() -> bool {

@@ -20,6 +20,7 @@ use limpid::data::{CorpusError, DataError};
 use limpid::generate::Sampler;
 use limpid::model::Mode;
 use limpid::names::Notation;
+pub use limpid::settings::parse_bytes as bytes;
 use limpid::settings::{
     ConfigChange, DocumentSettings, JobSettings, LayeredSettings, MachineSettings, Origin, SettingsLayer, TextSettings,
     TuningSettings, changes, variable,
@@ -28,7 +29,6 @@ use limpid::tokenizer::TokenizerError;
 use limpid::train::{RanksError, Recipe, RunOptions, TrainError};
 use limpid::{Device, Error, Machine};
 use limpid_base::nearest::nearest;
-use limpid_base::units;
 use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -401,12 +401,6 @@ impl SamplingOptions {
             ..Sampler::default()
         }
     }
-}
-
-/// An amount of memory: 2G, 1.5GiB, 800M, 2000000000.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    units::parse_bytes(text)
-        .ok_or(format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes"))
 }
 
 /// A type that a KV cache may have.

@@ -4,8 +4,8 @@
 use crate::local::Local;
 use crate::tensor::Tensor;
 use crate::{Watch, model, raised};
-use anyhow::{Result, bail};
-use limpid::checkpoint::{Checkpoint, write_text};
+use anyhow::{Error, Result, anyhow};
+use limpid::checkpoint::Checkpoint;
 use limpid::memory;
 use limpid::ops::Batch;
 use limpid::settings::{SettingsLayer, training_settings};
@@ -27,13 +27,18 @@ const TERMINAL: [&str; 6] = ["ui", "lr_find", "recipe", "serve", "json", "timeou
 #[pyfunction]
 pub fn settings() -> Vec<(&'static str, bool)> {
     let all = training_settings().into_iter().map(|setting| (setting.name, !setting.value.is_empty()));
-    all.chain(TERMINAL.map(|name| (name, true))).chain([("config", true)]).collect()
+    let alone = TERMINAL.into_iter().filter(|name| *name != "recipe"); // a setting, too
+    all.chain(alone.map(|name| (name, true))).chain([("config", true)]).collect()
+}
+
+fn for_a_terminal(name: &str) -> Error {
+    anyhow!("{name} is for a terminal: run the command `limpid train`")
 }
 
 /// What keywords, the environment and a file ask for.
 fn asked(settings: Vec<(String, OsString)>) -> Result<TrainingJob> {
     if let Some((name, _)) = settings.iter().find(|(name, _)| TERMINAL.contains(&name.as_str())) {
-        bail!("{name} is for a terminal: run the command `limpid train`");
+        return Err(for_a_terminal(name));
     }
     let (config, settings): (Vec<_>, Vec<_>) = settings.into_iter().partition(|(name, _)| name == "config");
     let config = config.into_iter().next().map(|(_, path)| path).or_else(|| env::var_os("LIMPID_CONFIG"));
@@ -52,6 +57,9 @@ fn training(job: &TrainingJob) -> Result<Training> {
 
 /// Trains, and tells every event. Returns the run's folder.
 fn run(job: &TrainingJob, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Control) -> Result<(PathBuf, Summary)> {
+    if job.job.recipe.is_some() {
+        return Err(for_a_terminal("recipe"));
+    }
     if let Some(folder) = job.named_folder().filter(|_| job.resumed().is_none()) {
         job.check_folder(&folder, env::home_dir())?;
     }
@@ -66,10 +74,9 @@ fn run(job: &TrainingJob, tell: &mut dyn FnMut(&TrainingPlan, TrainEvent) -> Con
     let summary = run.go(&mut |event| tell(&plan, event))?;
     run.is_there()?;
     drop(run.into_log());
-    let peak_rss_bytes = memory::held("VmHWM:");
+    let peak_rss_bytes = memory::peak_rss();
     let mut summary = Summary { entropy_floor: plan.entropy_floor(), peak_rss_bytes, ..summary };
-    let text = serde_json::to_string_pretty(&summary)? + "\n";
-    if let Err(error) = write_text(&folder.join("summary.json"), &text) {
+    if let Err(error) = summary.write(&folder) {
         summary.missing.push(error.to_string());
     }
     records::write(&folder)?;

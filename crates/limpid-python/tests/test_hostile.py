@@ -200,6 +200,7 @@ CALLS = [
     (T, "force", lambda lm: limpid.train(force=3)),
     (L, "terminal", lambda lm: limpid.train(ui=True)),
     (L, "terminal", lambda lm: limpid.train(serve="127.0.0.1:0")),
+    (L, "terminal", lambda lm: limpid.train(recipe="llmc")),
     (L, "", lambda lm: limpid.train(resume="/no-such")),
     (T, "", lambda lm: limpid.train(callback=3, out="/tmp/limpid-hostile", force=True, **SETTINGS)),
     (T, "batch", lambda lm: limpid.open_dataset(batch=3)),

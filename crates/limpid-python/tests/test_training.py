@@ -91,6 +91,15 @@ def test_other_data_and_tokenizers(tmp_path):
     assert tuned.lm.tokenizer.name == "char" and tuned.summary["steps"] == 3
 
 
+def test_a_recipe_is_for_a_terminal_wherever_it_is_set(tmp_path, monkeypatch):
+    (tmp_path / "a.toml").write_text('recipe = "llmc"\n')
+    with pytest.raises(limpid.LimpidError, match="terminal"):
+        limpid.train(out=tmp_path / "run", config=tmp_path / "a.toml", **SETTINGS)
+    monkeypatch.setenv("LIMPID_RECIPE", "llmc")
+    with pytest.raises(limpid.LimpidError, match="terminal"):
+        limpid.train(out=tmp_path / "run", **SETTINGS)
+
+
 def test_the_commands_verbs():
     said = limpid.run("params", "nano")
     assert said.startswith("nano: 2 layers") and said._repr_html_().startswith("<pre>")

@@ -146,9 +146,8 @@ fn query() -> Vec<Value> {
         ("unit", one_of(&["component", "head", "neuron"]), "Of attribution."),
         ("layer", natural(), "Of mlp."),
     ];
-    let one = |(name, schema, about): (_, _, _)| {
-        let place = "query";
-        json!({ "name": name, "in": place, "schema": schema, "description": about })
+    let one = |(name, schema, about): (_, _, _)| -> Value {
+        json!({ "name": name, "in": "query", "schema": schema, "description": about })
     };
     parameters.map(one).into()
 }

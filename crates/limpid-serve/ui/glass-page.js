@@ -234,7 +234,6 @@ export class GlassPage {
     chips.update(run, glass.q, glass.state.k === null ? null : glass.k, look ?? surprises(run));
     const usual = run.predictions.length > 0 ? `Shade: surprise, from 0 to ${MOST} nats` : "";
     this.shade.textContent = look ? look.words : usual;
-    this.form.second.hidden = this.form.compareButton.ariaExpanded !== "true";
     const hasOther = other !== null && other.tokens.length > 0;
     this.otherChipsBox.hidden = !hasOther;
     if (hasOther) otherChips.update(other, glass.q, glass.state.k, surprises(other));
@@ -350,9 +349,7 @@ export class GlassPage {
     if (!visible) return;
     glass.read();
     const { c, cm } = glass.state;
-    const { compareButton } = this.form;
-    if (c !== null || cm !== "") compareButton.ariaExpanded = "true";
-    compareButton.textContent = compareButton.ariaExpanded === "true" ? "Stop comparing" : "Compare";
+    if (c !== null || cm !== "") this.form.unfoldSecond(true);
     if (glass.model) this.follow();
     else if (!wasVisible || glass.trouble) this.start();
     glass.watchModel();

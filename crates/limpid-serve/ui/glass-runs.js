@@ -39,8 +39,7 @@ export class LiveRun {
 
   /** @param {{prompt: string} | null} body null: nothing is run */
   begin(body) {
-    this.running?.abort();
-    this.running = null;
+    this.stop();
     this.run = null;
     if (!body) return;
     const controller = (this.running = new AbortController());

@@ -69,9 +69,9 @@ impl Keep {
 /// One run of a model, whose tensors can be read.
 pub struct Trace {
     /// With a place for every tensor: for names, formulas and shapes.
-    model: Model,
+    model: Arc<Model>,
     /// As it runs.
-    runs: Model,
+    runs: Arc<Model>,
     batch: Batch,
     keep: Keep,
     /// What changes the run, and what that is for each sequence.
@@ -160,17 +160,18 @@ impl Trace {
         keep: Keep,
         length: usize,
     ) -> Result<Trace, TraceError> {
+        let runs = Arc::new(model.clone());
         let named = match keep {
             Keep::Blocks { .. } => {
                 let all = Mode::Inspect { batch: batch.spans.len(), context: length };
                 let named = Model::tuned(&model.config, all, &model.tuning);
-                named.map_err(|error| TraceError::Batch { what: error.to_string() })?
+                Arc::new(named.map_err(|error| TraceError::Batch { what: error.to_string() })?)
             }
-            Keep::All | Keep::Gradients => model.clone(),
+            Keep::All | Keep::Gradients => runs.clone(),
         };
         Ok(Trace {
             model: named,
-            runs: model.clone(),
+            runs,
             batch: batch.clone(),
             keep,
             steps: None,

@@ -39,7 +39,7 @@ use crate::recipe::{Divergence, Recipe, RunOptions, RunSettings};
 use crate::trainer::{Gradient, StepReport, Trainer, Weights};
 use limpid_base::files::OutputFile;
 use limpid_base::plural::plural;
-use limpid_checkpoint::Carried;
+use limpid_checkpoint::{Carried, CheckpointError, write_text};
 use limpid_core::backend::DeviceBytes;
 use limpid_core::model::Module;
 use limpid_core::optimizer::Change;
@@ -48,7 +48,7 @@ use limpid_tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use state::{FORMAT, Given, State};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -149,6 +149,17 @@ pub struct Summary {
     /// What could not be written, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+}
+
+impl Summary {
+    /// Writes it as summary.json into a run's folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, folder: &Path) -> std::result::Result<(), CheckpointError> {
+        let text = serde_json::to_string_pretty(self).expect("a summary is JSON") + "\n";
+        write_text(&folder.join("summary.json"), &text)
+    }
 }
 
 /// Rollbacks after which a run gives up.

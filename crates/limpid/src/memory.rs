@@ -166,8 +166,13 @@ pub fn program_on(device: Device) -> u64 {
     if device.has_own_memory() { 0 } else { program() }
 }
 
+/// The most bytes that this process ever held, where Linux tells.
+pub fn peak_rss() -> Option<u64> {
+    held("VmHWM:")
+}
+
 /// A number of bytes that Linux tells of this process: `VmRSS:` for what it holds, `VmHWM:` for the most it ever held.
-pub fn held(key: &str) -> Option<u64> {
+fn held(key: &str) -> Option<u64> {
     Some(number(&std::fs::read_to_string("/proc/self/status").ok()?, key)? * 1024)
 }
 

@@ -34,10 +34,16 @@ axis! {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bytes(pub Option<u64>);
 
-setting_value!(Bytes, |text| Bytes(Some(
+setting_value!(Bytes, |text| Bytes(Some(parse_bytes(text)?)));
+
+/// An amount of memory: 2G, 1.5GiB, 800M, 2000000000.
+///
+/// # Errors
+/// Says how it is written.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     units::parse_bytes(text)
-        .ok_or_else(|| format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes"))?
-)));
+        .ok_or_else(|| format!("`{text}` is not an amount of memory: write 2G, 1.5GiB, 800M or a number of bytes"))
+}
 
 /// Passes over a text, if they are given: 3, 0.5.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -378,13 +384,22 @@ impl SettingsLayer {
 /// # Errors
 /// If it cannot be read, or is no table.
 pub fn read_table(path: &Path) -> Result<Map<String, Value>, Error> {
-    let said = |error: &dyn std::fmt::Display| Error::Refused(format!("{}: {error}", path.display()));
-    let text = files::read_text(path, 16 << 20).map_err(|error| said(&words::system(&error)))?;
+    let text = read_text(path)?;
     if path.extension().is_some_and(|end| end == "json") {
-        serde_json::from_str(&text).map_err(|error| said(&error))
+        serde_json::from_str(&text).map_err(|error| wrong(path, &error))
     } else {
-        toml::from_str(&text).map_err(|error| said(&error))
+        toml::from_str(&text).map_err(|error| wrong(path, &error))
     }
+}
+
+/// A file of settings, of at most 16 MiB.
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
+    files::read_text(path, 16 << 20).map_err(|error| wrong(path, &words::system(&error)))
+}
+
+/// What is wrong with a file.
+pub(crate) fn wrong(path: &Path, what: &dyn std::fmt::Display) -> Error {
+    Error::Refused(format!("{}: {what}", path.display()))
 }
 
 /// Settings from several places: what a higher one gives goes over what lower ones do.

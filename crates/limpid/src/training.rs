@@ -5,9 +5,7 @@
 //! Read `train` next.
 
 use crate::checkpoint::adapter;
-use crate::checkpoint::{
-    CHAT_TEMPLATE, Carried, Checkpoint, CheckpointError, GENERATION, generation_config, write_text,
-};
+use crate::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, CheckpointError, GENERATION, generation_config};
 use crate::config::{Config, Fields, Mask, Settings};
 use crate::data::Tokens;
 use crate::data::chat::{MARKERS, is_template, template};
@@ -757,8 +755,7 @@ impl TrainingPlan {
         let held = |trainer: &mut Trainer| self.lm(trainer);
         let lm = match &self.folder {
             Some(folder) if self.main => {
-                let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";
-                write_text(&folder.join("summary.json"), &text)?;
+                summary.write(folder)?;
                 if self.placement.processes[0] > 1 {
                     run.with_best(|_| ())?; // the others take what is kept
                 }

@@ -1,6 +1,6 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
-use crate::machine::{PASSES, READINGS, median, peak_rss, share};
+use crate::machine::{PASSES, READINGS, median, share};
 use crate::models;
 use crate::options::{self, Asked, MachineOptions, ModelOptions, Usage};
 use crate::show;
@@ -13,6 +13,7 @@ use limpid::config::Config;
 use limpid::data::Tokens;
 use limpid::engine::{BlockTable, DecodeRows, Decoder, DecoderLimits};
 use limpid::matrix::Precision;
+use limpid::memory::peak_rss;
 use limpid::memory::{self, program_on, trainable};
 use limpid::model::{Component, Mode, Model, Param, init};
 use limpid::numeric::element::Element;

@@ -1,6 +1,5 @@
 //! `data`: shards of tokens from documents, and what lies in files of either.
 
-use crate::machine::peak_rss;
 use crate::options::{self, DataOptions, Interrupted, TextOptions, Usage};
 use crate::show::{self, Progress};
 use crate::signals::interrupt;
@@ -8,6 +7,7 @@ use crate::source;
 use anyhow::{Result, bail};
 use limpid::data::source::TextSource;
 use limpid::data::{self, CorpusError, Counts, DocumentReader, FoundFiles, Manifest, Plan, Shard, Tokens};
+use limpid::memory::peak_rss;
 use limpid::numeric::random;
 use limpid::tokenizer::Tokenizer;
 use serde_json::{Value, json};

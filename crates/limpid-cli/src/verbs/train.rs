@@ -2,7 +2,7 @@
 
 use crate::dashboard::{Dashboard, Now};
 use crate::live::LivePage;
-use crate::machine::{READINGS, peak_rss, share};
+use crate::machine::{READINGS, share};
 use crate::models;
 use crate::options::{Asked, Interrupted, Usage};
 use crate::show::{self, Progress};
@@ -20,6 +20,7 @@ use limpid::data::source::Corpus;
 use limpid::engine::EngineLimits;
 use limpid::generate::{Options, Sampler, generate, prompt_ids};
 use limpid::matrix::Precision;
+use limpid::memory::peak_rss;
 use limpid::settings::Workflow;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::{AllReduce, Control, RECENT, Ranks, Recipe, Run, StepReport, Summary, TrainEvent, log};
@@ -117,15 +118,6 @@ fn train(args: &AskedTraining, serve: Option<&str>, ranks: Box<dyn Ranks>) -> Re
         return Err(gone.into());
     }
     finish(args, &plan, run, &opening, summary, &folder, &stop)
-}
-
-/// Writes the summary into the run's folder, and into the summary if that fails.
-fn write_summary(folder: &Path, summary: &mut Summary) -> Result<()> {
-    let text = serde_json::to_string_pretty(&summary)? + "\n";
-    if let Err(error) = limpid::checkpoint::write_text(&folder.join("summary.json"), &text) {
-        summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
-    }
-    Ok(())
 }
 
 /// What the flags ask for, with everything decided, and the folder it goes to.
@@ -317,7 +309,9 @@ fn finish(
 ) -> Result<()> {
     let mut log = run.into_log(); // the model's memory is free for the sample
     let stopped = || stop.load(Ordering::Relaxed);
-    write_summary(folder, &mut summary)?;
+    if let Err(error) = summary.write(folder) {
+        summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
+    }
     if !args.json {
         report(&summary, folder, plan.chat_template.is_some());
         if plan.options.probe {

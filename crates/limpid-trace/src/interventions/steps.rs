@@ -478,8 +478,12 @@ impl Numbers {
 
 /// That a field does not belong to a kind of step.
 pub(super) fn foreign(key: &str, kind: &str) -> String {
-    let beside = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, beside)| beside);
-    format!("`{key}` does not belong to `{kind}`, which takes {}", beside.join(", "))
+    format!("`{key}` does not belong to `{kind}`, which takes {}", beside(kind).join(", "))
+}
+
+/// The fields beside a kind of step.
+fn beside(kind: &str) -> &'static [&'static str] {
+    KINDS.iter().find(|(name, _)| *name == kind).map_or(&[], |(_, beside)| beside)
 }
 
 impl Interventions {
@@ -573,9 +577,8 @@ impl Step {
     fn check(&self, step: usize) -> Result<(), InterventionError> {
         let wrong = |what: String| Err(InterventionError::Step { step, what });
         let kind = self.action.kind();
-        let beside = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, beside)| beside);
         let given = [("head", self.head.is_some()), ("unit", self.unit.is_some()), ("pos", self.pos.is_some())];
-        if let Some((key, _)) = given.iter().find(|(key, is_given)| *is_given && !beside.contains(key)) {
+        if let Some((key, _)) = given.iter().find(|(key, is_given)| *is_given && !beside(kind).contains(key)) {
             return wrong(foreign(key, kind));
         }
         for (key, numbers) in self.places().into_iter().filter_map(|(key, numbers)| Some((key, numbers?.list()))) {

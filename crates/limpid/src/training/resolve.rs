@@ -11,14 +11,12 @@ use crate::error::{Error, Result};
 use crate::matrix::Precision;
 use crate::settings::{
     BUILT_IN, JobSettings, LayeredSettings, MachineSettings, SAMPLE, SettingError, SettingsLayer, TextSettings,
-    TuningSettings, Workflow, plain, refuse,
+    TuningSettings, Workflow, plain, read_text, refuse, wrong,
 };
 use crate::train::folder::{self, FolderContents};
 use crate::train::{Recipe, Run, RunSettings, TrainError};
-use crate::{data, files, units};
-use limpid_base::words;
+use crate::{data, units};
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -288,9 +286,7 @@ fn not_resumed(folder: &Path, why: &'static str) -> Error {
 /// The configuration that a run keeps in its folder.
 fn own_config(folder: &Path) -> Result<Config> {
     let path = folder.join("config.json");
-    let wrong = |error: &dyn Display| Error::Refused(format!("{}: {error}", path.display()));
-    let text = files::read_text(&path, 16 << 20).map_err(|error| wrong(&words::system(&error)))?;
-    Config::from_json(&text).map_err(|error| wrong(&error))
+    Config::from_json(&read_text(&path)?).map_err(|error| wrong(&path, &error))
 }
 
 /// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which
