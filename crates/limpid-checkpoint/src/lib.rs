@@ -17,6 +17,42 @@
 //! | `carried` | what a folder has beside the model |
 //! | `arrays`, `control_vector` | files that are no models |
 //! | `error`, `files`, `quantize` | errors, files with errors that name them, values to blocks |
+//!
+//! # Another family of models
+//!
+//! A family of HuggingFace's that limpid shall open by itself is an entry of a table, in
+//! `formats/huggingface/families.rs`. A program can also bring in a model of its own: a configuration, and the values
+//! of each parameter, here from tensors with other names.
+//!
+//! ```
+//! use limpid_checkpoint::store::Dtype;
+//! use limpid_checkpoint::{Checkpoint, CheckpointError, Format, ModelData, ModelValues, safetensors_file, save};
+//! use limpid_core::{config::Config, model::Param};
+//! # use limpid_checkpoint::store::OutputTensor;
+//! # use limpid_core::model::{Mode, Model};
+//! # let folder = std::env::temp_dir().join(format!("limpid-family-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let (theirs, ours) = (folder.join("theirs.safetensors"), folder.join("ours"));
+//! # let config = Config { vocab_size: 9, ..Config::preset("nano")? };
+//! # let model = Model::new(&config, Mode::Score { batch: 1, context: 1 })?;
+//! # let tensors = model.params.iter().map(|param| {
+//! #     let values = vec![0.5; param.region.len()];
+//! #     let name = param.name.replace("blocks.", "layers.");
+//! #     OutputTensor::new(name, Dtype::F32, param.shape(), vec![Box::new(move || Ok(values.clone()))])
+//! # });
+//! # safetensors_file::write(&theirs, tensors.collect(), Default::default())?;
+//!
+//! let store = safetensors_file::open(&theirs)?;
+//! let values = |param: &Param| {
+//!     let tensor = param.name.replace("blocks.", "layers.");
+//!     let missing = || CheckpointError::Missing { path: theirs.clone(), tensor: tensor.clone() };
+//!     Ok(store.get(&tensor).ok_or_else(missing)?.values()?.into_owned())
+//! };
+//! save(&ours, Format::Limpid, &Dtype::F32, &ModelData::of(&config, ModelValues::Read(&values)))?;
+//! assert_eq!(Checkpoint::open(&ours)?.config, config);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod adapter;
 mod arrays;

@@ -18,7 +18,7 @@ const PART: usize = 1 << 20;
 
 /// The parameters that a run keeps in the given memory: moments are of those that learn.
 pub fn saved_params(model: &Model, space: MemorySpace) -> impl Iterator<Item = &Param> {
-    model.kept().filter(move |p| space == MemorySpace::Param || p.region.learns())
+    model.saved_params().filter(move |p| space == MemorySpace::Param || p.region.learns())
 }
 
 /// Reads a tensor: from a backend, or from wherever it lies.

@@ -16,7 +16,7 @@ pub fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
 
 /// The token of that text or, if there is none, of that number.
 pub fn token_id((flag, token): (&str, &str), tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
-    limpid::token_named(token, tokenizer, vocab_size).map_err(|error| anyhow!("{flag}: {error}"))
+    limpid::generate::token_named(token, tokenizer, vocab_size).map_err(|error| anyhow!("{flag}: {error}"))
 }
 
 /// The tokens that --answer and --rather-than name.

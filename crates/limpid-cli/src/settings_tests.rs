@@ -6,7 +6,7 @@ use clap::{Arg, Command, CommandFactory};
 use limpid::config::{Config, Range, ValueKind};
 use limpid::draw::view::wrap;
 use limpid::settings::{plain, variable};
-use limpid::train::{Recipe, RunOptions, RunSettings};
+use limpid::train::{Recipe, RunOptions};
 
 const HEAD: &str = "\
 # Settings
@@ -35,7 +35,7 @@ fn the_page_of_settings_is_not_stale() {
 /// The page.
 fn page(cli: &Command) -> String {
     let verbs = verbs(cli, "");
-    let RunSettings { recipe, options } = RunSettings::preset("nano").unwrap();
+    let (recipe, options) = (Recipe::preset("nano").unwrap(), RunOptions::preset("nano").unwrap());
     let mut text = HEAD.to_string();
     text += &section(
         &verbs,

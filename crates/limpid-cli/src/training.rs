@@ -14,7 +14,7 @@ use limpid::settings::{
     JobSettings, MachineSettings, Origin, SettingsLayer, TextSettings, TuningSettings, training_settings,
 };
 use limpid::train::ranks::check_micros;
-use limpid::train::{Recipe, RunOptions, RunSettings};
+use limpid::train::{Recipe, RunOptions};
 use limpid::{Training, TrainingJob, TrainingPlan};
 use std::ffi::OsString;
 use std::ops::Deref;
@@ -172,7 +172,7 @@ impl AskedTraining {
         if let Some(name) = ["data", "tokenizer", "val_fraction"].into_iter().find(|name| self.settings.has(name)) {
             bail!(Usage(format!("{name}: the track decides it; remove it from the recipe")));
         }
-        let (config, RunSettings { recipe, .. }) = self.chosen(None)?;
+        let (config, recipe, _) = self.chosen(None)?;
         Ok((config, recipe, self.machine.precision))
     }
 }

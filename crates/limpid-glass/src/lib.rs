@@ -15,7 +15,9 @@ mod training;
 mod why;
 
 use asked::{AskedFields, AskedQuery, shown};
-use limpid::{Error, InterventionError, Interventions, Lm, TokenNameError};
+use limpid::generate::TokenNameError;
+use limpid::trace::interventions::InterventionError;
+use limpid::{Error, Interventions, Lm};
 use limpid_base::budget::{Budget, Spent};
 use limpid_base::units;
 use limpid_trace::TraceError;
@@ -391,7 +393,8 @@ impl Glass {
     /// The memory that one answer may take while it is computed: as much as traces, and the largest parameter of a
     /// model twice. Whoever asks adds how long it may take, and whether somebody waits for it.
     pub fn budget(&self, subjects: &[Subject]) -> Budget {
-        let largest = subjects.iter().map(|subject| subject.lm.largest_parameter() as u64).max();
+        let parameters = subjects.iter().flat_map(|subject| subject.lm.parameters().unwrap_or_default());
+        let largest = parameters.map(|(_, shape)| shape.iter().product::<usize>() as u64).max();
         let twice = largest.unwrap_or(0).saturating_mul(8);
         Budget::default().bytes((self.limit as u64).saturating_add(twice))
     }
@@ -539,13 +542,13 @@ impl Glass {
             subject.lm = Arc::new(subject.lm.intervene_within(given, budget)?);
         }
         let changed = subject.lm.resolved_steps().map_or(0, |steps| steps.bytes());
-        let seen = subject.lm.shown_bytes(ids.len())?.min(self.limit / SEEN);
-        let needed = subject.lm.layer_bytes(ids.len())?.saturating_add(seen).saturating_add(changed);
+        let keep = Keep::Blocks { seen: subject.lm.trace_bytes(ids.len(), Keep::All)?.min(self.limit / SEEN) };
+        let needed = subject.lm.trace_bytes(ids.len(), keep)?.saturating_add(changed);
         if needed > self.limit {
             return Err(GlassError::TooLarge { tokens: ids.len(), needed, limit: self.limit });
         }
         let reserved = self.reserve(needed, budget)?;
-        let trace = subject.lm.trace_ids(&ids, Keep::Blocks { seen })?;
+        let trace = subject.lm.trace_ids(&ids, keep)?;
         let opened = Arc::new(Opened {
             id,
             subject,

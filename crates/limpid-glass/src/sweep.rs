@@ -216,7 +216,8 @@ pub fn gradients(glass: &Glass, opened: &Opened, query: &AskedQuery, budget: &Ar
     let lm = &opened.subject.lm;
     let asked = asked(opened, &opened.trace(budget), query)?;
     let metric = SweepMetric::of(asked.target, asked.foil);
-    let bytes = lm.shown_bytes(opened.ids.len())?.saturating_add(lm.layer_bytes(opened.ids.len())?);
+    let bytes_of = |keep| lm.trace_bytes(opened.ids.len(), keep);
+    let bytes = bytes_of(Keep::All)?.saturating_add(bytes_of(Keep::Blocks { seen: 0 })?);
     let held = glass.reserve(bytes, budget)?;
     let slopes = lm.metric_slopes(&opened.ids, (metric, asked.row as i64))?;
     drop(held);

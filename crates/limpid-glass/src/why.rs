@@ -105,7 +105,7 @@ pub fn asked(opened: &Opened, trace: &Trace, query: &AskedQuery) -> Result<PathQ
 /// The token that has this text, or this number.
 pub fn one_token(subject: &Subject, name: &'static str, word: &str) -> Result<u32> {
     let tokenizer = subject.lm.tokenizer().map_err(|error| GlassError::Prompt(error.into()))?;
-    let named = limpid::token_named(word, Some(tokenizer), subject.lm.config().vocab_size);
+    let named = limpid::generate::token_named(word, Some(tokenizer), subject.lm.config().vocab_size);
     named.map_err(|error| GlassError::Word { name, error })
 }
 

@@ -256,7 +256,7 @@ fn looking_changes_no_bit_and_keeps_to_its_memory() {
     let subject = Subject { name: "nano".into(), fingerprint: "1".into(), step: None, lm: lm.clone() };
     let subjects = [subject];
     // a trace, and a quarter of the limit for what is looked at
-    let limit = 4 * lm.layer_bytes(20).unwrap();
+    let limit = 4 * lm.trace_bytes(20, Keep::Blocks { seen: 0 }).unwrap();
     let (glass, free) = (Glass::new(limit), &Arc::<Budget>::default());
     let mut ids = vec![];
     for prompt in ["to be or not", "that is the question", "to be or not"] {
@@ -393,7 +393,7 @@ fn cosines_are_computed_where_they_are_looked_at() {
 #[test]
 fn a_trace_that_is_held_keeps_its_memory() {
     let subjects = little();
-    let one = subjects[0].lm.layer_bytes(9).unwrap() * 8 / 7;
+    let one = subjects[0].lm.trace_bytes(9, Keep::Blocks { seen: 0 }).unwrap() * 8 / 7;
     let glass = Glass::new(one * 3 / 2);
     let none = || Arc::new(Budget::default().time(std::time::Duration::ZERO));
     let mut asked = 0;

@@ -10,8 +10,9 @@ use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
 use limpid::generate::{GenerateEvent, Options, Sampler};
 use limpid::trace::Keep;
+use limpid::trace::interventions::InterventionError;
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
-use limpid::{Device, InterventionError, Interventions, Machine, SampleStream, Step};
+use limpid::{Device, Interventions, Machine, SampleStream, Step};
 use limpid_glass::Subject;
 use limpid_serve::saved::{self, SaveError};
 use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
@@ -186,7 +187,7 @@ impl Token {
             Token::Id(id) => return Ok(id),
             Token::Text(text) => text,
         };
-        let found = limpid::token_named(&text, lm.tokenizer().ok(), lm.config().vocab_size);
+        let found = limpid::generate::token_named(&text, lm.tokenizer().ok(), lm.config().vocab_size);
         found.map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
     }
 }

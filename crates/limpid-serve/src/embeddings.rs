@@ -6,7 +6,7 @@ use crate::parameters::EMBEDDINGS;
 use crate::refusal::{Refusal, Result, found};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use limpid::{Pooling, normalized};
+use limpid::embed::{Pooling, normalized};
 use serde_json::{Value, json};
 
 /// `POST /v1/embeddings`. It ends early when `gone` says that nobody waits for it.

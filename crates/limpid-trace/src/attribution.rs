@@ -333,7 +333,7 @@ impl<'a> Way<'a> {
                     self.pass(x, direction.iter().map(|d| d * f64::from(factor)).collect());
                 }
                 Op::Dropout { x, y, drop } => {
-                    let factors = kept(Draws::new(drop, self.trace.batch().seed), self.row, y.cols);
+                    let factors = dropout_factors(Draws::new(drop, self.trace.batch().seed), self.row, y.cols);
                     self.pass(x, direction.iter().zip(factors).map(|(d, factor)| d * factor).collect());
                 }
                 Op::Linear { x, w, b, y } => self.product((x, w, b, y), (&direction, &behind))?,
@@ -532,7 +532,7 @@ fn norm_name(scale: &str) -> String {
 }
 
 /// What dropout does to each element of a row.
-fn kept(draws: Draws, row: usize, cols: usize) -> impl Iterator<Item = f64> {
+fn dropout_factors(draws: Draws, row: usize, cols: usize) -> impl Iterator<Item = f64> {
     (0..cols).map(move |col| f64::from(draws.factor((row * cols + col) as u64)))
 }
 
@@ -599,7 +599,7 @@ pub(super) fn direct_way(
                 })
             }
             Op::Dropout { x, y, drop } => at.get(&x).cloned().map(|vectors| {
-                let factors: Vec<f64> = kept(Draws::new(drop, trace.batch().seed), row, y.cols).collect();
+                let factors: Vec<f64> = dropout_factors(Draws::new(drop, trace.batch().seed), row, y.cols).collect();
                 scaled(vectors, |i| factors[i])
             }),
             Op::Scale { x, factor, .. } => at.get(&x).cloned().map(|vectors| scaled(vectors, |_| f64::from(factor))),

@@ -192,57 +192,36 @@ fn preset<T: Settings>(name: &str) -> Result<T, ConfigError> {
     Ok(settings)
 }
 
-/// All settings of a run.
+/// All settings of a run, as its state has them.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RunSettings {
-    /// What decides its numbers.
+pub(crate) struct RunSettings {
     #[serde(flatten)]
     pub recipe: Recipe,
-    /// How it is carried out.
     #[serde(flatten)]
     pub options: RunOptions,
 }
 
 impl RunSettings {
-    /// Those that go with a preset; docs/presets.md lists the choices.
-    ///
-    /// # Errors
-    /// If there is no such preset.
-    pub fn preset(name: &str) -> Result<RunSettings, ConfigError> {
-        Ok(RunSettings { recipe: Recipe::preset(name)?, options: preset(name)? })
-    }
-
-    /// Those of llm.c's train_gpt2: its preset's, with a step more (it counts from 0 to 40) and its shuffled batches.
-    pub fn llmc() -> RunSettings {
-        let RunSettings { recipe, options } = RunSettings::preset("llmc-gpt2").expect("it is a preset");
-        RunSettings { recipe: Recipe { steps: 41, windows: WindowOrder::Shuffled, ..recipe }, options }
-    }
-
-    /// The settings to fine-tune a trained model: few steps, and a learning rate that falls with its width and is ten
-    /// times higher for an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
-    pub fn fine_tuning(config: &Config, adapter: bool) -> RunSettings {
-        let rate = 5e-5 * 768.0 / config.d_model as f64 * if adapter { 10.0 } else { 1.0 };
-        let recipe = Recipe {
-            steps: 300,
-            batch_size: 4,
-            context: config.context_length.min(512),
-            learning_rate: rate,
-            min_learning_rate: 0.1 * rate,
-            warmup_steps: 20,
-            weight_decay: 0.0,
-            ..Recipe::DEFAULT
-        };
-        RunSettings { recipe, options: RunOptions { eval_every: 50, save_every: 50, ..RunOptions::DEFAULT } }
-    }
-
     /// Whether every number is in its range.
-    ///
-    /// # Errors
-    /// Names the first that is not, and what it may be.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.recipe.check()?;
         self.options.check_ranges()
+    }
+}
+
+impl RunOptions {
+    /// The options that go with a preset; docs/presets.md lists the choices.
+    ///
+    /// # Errors
+    /// If there is no such preset.
+    pub fn preset(name: &str) -> Result<RunOptions, ConfigError> {
+        preset(name)
+    }
+
+    /// The options to fine-tune a trained model: it is evaluated and saved more often.
+    pub fn fine_tuning() -> RunOptions {
+        RunOptions { eval_every: 50, save_every: 50, ..RunOptions::DEFAULT }
     }
 }
 
@@ -253,6 +232,22 @@ impl Recipe {
     /// If there is no such preset.
     pub fn preset(name: &str) -> Result<Recipe, ConfigError> {
         preset(name)
+    }
+
+    /// The recipe to fine-tune a trained model: few steps, and a learning rate that falls with its width and is ten
+    /// times higher for an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
+    pub fn fine_tuning(config: &Config, adapter: bool) -> Recipe {
+        let rate = 5e-5 * 768.0 / config.d_model as f64 * if adapter { 10.0 } else { 1.0 };
+        Recipe {
+            steps: 300,
+            batch_size: 4,
+            context: config.context_length.min(512),
+            learning_rate: rate,
+            min_learning_rate: 0.1 * rate,
+            warmup_steps: 20,
+            weight_decay: 0.0,
+            ..Recipe::DEFAULT
+        }
     }
 
     /// How windows treat documents.
@@ -441,14 +436,15 @@ mod tests {
     fn presets_say_what_there_is() {
         let names = serde_json::to_value(RunSettings::default()).unwrap();
         for preset in Preset::all() {
-            RunSettings::preset(preset.name).unwrap().check().unwrap();
+            Recipe::preset(preset.name).unwrap().check().unwrap();
+            RunOptions::preset(preset.name).unwrap().check_ranges().unwrap();
             for name in preset.training.keys() {
                 assert!(names.get(name).is_some(), "{}: {name}", preset.name);
             }
         }
-        assert_eq!(RunSettings::preset("llmc-gpt2").unwrap().options.eval_every, 10);
-        assert_eq!(RunSettings::preset("Nano_Llama").unwrap().recipe.optimizer, Method::Muon);
-        let error = RunSettings::preset("nanno").unwrap_err().to_string();
+        assert_eq!(RunOptions::preset("llmc-gpt2").unwrap().eval_every, 10);
+        assert_eq!(Recipe::preset("Nano_Llama").unwrap().optimizer, Method::Muon);
+        let error = Recipe::preset("nanno").unwrap_err().to_string();
         assert!(error.contains("did you mean `nano`"), "{error}");
     }
 

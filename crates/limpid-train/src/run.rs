@@ -168,6 +168,19 @@ const ROLLBACKS: u64 = 10;
 /// The summary's training loss is the mean of this many last losses.
 pub const RECENT: usize = 50;
 
+/// What a run learns.
+#[derive(Clone, Copy)]
+pub struct RunData<'a> {
+    /// The training text.
+    pub train: &'a Tokens,
+    /// The validation text; empty for none.
+    pub validation: &'a Tokens,
+    /// What the model is trained to predict.
+    pub objective: Objective,
+    /// The tokenizer of both texts.
+    pub tokenizer: &'a Tokenizer,
+}
+
 /// A training from its first step to its last: a trainer, the data, a folder, and how it is carried out.
 pub struct Run<'a> {
     /// The model in training.
@@ -176,14 +189,7 @@ pub struct Run<'a> {
     pub options: RunOptions,
     /// Where files go; none to write nothing.
     pub(crate) folder: Option<PathBuf>,
-    /// The training text.
-    train: &'a Tokens,
-    /// The validation text; empty for none.
-    validation: &'a Tokens,
-    /// What the model is trained to predict.
-    objective: Objective,
-    /// The tokenizer of both texts.
-    tokenizer: &'a Tokenizer,
+    data: RunData<'a>,
     /// Names and texts of files to write at the beginning, besides config.json and tokenizer.json.
     pub files: Vec<(String, String)>,
     /// Files of the model that is fine-tuned, which are copied into the folder.
@@ -232,16 +238,12 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// If the backend cannot read the weights that training does not change, or a file of the text has changed.
-    pub fn new(
-        trainer: Trainer,
-        folder: Option<PathBuf>,
-        train: &'a Tokens,
-        validation: &'a Tokens,
-        objective: Objective,
-        tokenizer: &'a Tokenizer,
-    ) -> Result<Run<'a>> {
+    pub fn new(trainer: Trainer, folder: Option<PathBuf>, data: RunData<'a>) -> Result<Run<'a>> {
+        let RunData { train, validation, objective, tokenizer } = data;
         let mut base = Xxh3::new();
-        for param in trainer.model.params.iter().filter(|p| trainer.model.kept().all(|kept| kept.name != p.name)) {
+        for param in
+            trainer.model.params.iter().filter(|p| trainer.model.saved_params().all(|kept| kept.name != p.name))
+        {
             trainer.backend.read(param.region)?.iter().for_each(|v| base.update(&v.to_le_bytes()));
         }
         let state = State {
@@ -262,10 +264,7 @@ impl<'a> Run<'a> {
             trainer,
             options: RunOptions::default(),
             folder,
-            train,
-            validation,
-            objective,
-            tokenizer,
+            data,
             files: vec![],
             carried: Carried::default(),
             saves_first: false,
@@ -343,19 +342,19 @@ impl<'a> Run<'a> {
         let config = &self.trainer.model.config;
         self.state.chosen = RunSettings { recipe, options: self.options };
         self.state.chosen.check()?;
-        for text in [self.train, self.validation] {
+        for text in [self.data.train, self.data.validation] {
             text.check_ids(config.vocab_size)?;
         }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
-        let batches = Recipe { context, ..recipe }.batches(self.train, self.objective)?;
-        if self.validation.is_empty() {
+        let batches = Recipe { context, ..recipe }.batches(self.data.train, self.data.objective)?;
+        if self.data.validation.is_empty() {
             return Ok((batches, None));
         }
         let what = "validation text";
         let windows = Windows::new(
             what,
-            self.validation,
-            WindowShape { context, objective: self.objective, documents: recipe.documents() },
+            self.data.validation,
+            WindowShape { context, objective: self.data.objective, documents: recipe.documents() },
         )?;
         Ok((batches, Some(windows)))
     }
@@ -609,8 +608,8 @@ impl<'a> Run<'a> {
             let score = self.evaluate_best(&windows, tell)?;
             stopped = score.is_none();
             val_loss = score.and_then(|score| score.loss());
-            let bytes = match self.objective {
-                Objective::NextToken => text_bytes(self.validation, self.tokenizer).ok().flatten(),
+            let bytes = match self.data.objective {
+                Objective::NextToken => text_bytes(self.data.validation, self.data.tokenizer).ok().flatten(),
                 Objective::Masked { .. } => None,
             };
             val_bits_per_byte = score.zip(bytes).and_then(|(score, bytes)| score.bits_per_byte(bytes));

@@ -3,7 +3,7 @@
 
 use crate::ranks::threads::{ThreadRank, threads};
 use crate::{
-    Batches, Control, Divergence, Documents, Objective, Ranks, Recipe, Run, RunOptions, Summary, TrainError,
+    Batches, Control, Divergence, Documents, Objective, Ranks, Recipe, Run, RunData, RunOptions, Summary, TrainError,
     TrainEvent, Trainer, WindowShape,
 };
 use limpid_base::files::faults;
@@ -112,8 +112,12 @@ impl Case {
         let tokenizer = Tokenizer::train(TokenizerKind::Char, self.letters, Order::Sorted, &[]).unwrap();
         let tokenizer: &'static Tokenizer = Box::leak(Box::new(tokenizer));
         let folder = Some(folder.to_path_buf());
-        let mut run =
-            Run::new(trainer, folder, &self.train, &self.validation, Objective::NextToken, tokenizer).unwrap();
+        let mut run = Run::new(
+            trainer,
+            folder,
+            RunData { train: &self.train, validation: &self.validation, objective: Objective::NextToken, tokenizer },
+        )
+        .unwrap();
         run.options = self.options;
         run.files = vec![("limpid.toml".into(), "steps = 6\n".into())];
         run

@@ -100,7 +100,7 @@ pub enum Error {
     InterventionModel,
     /// A text that names no token.
     #[error(transparent)]
-    TokenName(#[from] crate::TokenNameError),
+    TokenName(#[from] crate::generate::TokenNameError),
     /// What a model did while it learned.
     #[error(transparent)]
     Timelapse(#[from] TimelapseError),
@@ -167,6 +167,9 @@ pub enum Error {
         "a model gets rows for new special tokens when it is read from its files: save it, and open the saved model"
     )]
     NoRows,
+    /// An engine that could run nothing.
+    #[error("an engine needs at least one {0}: `EngineLimits` has 0")]
+    EngineLimits(&'static str),
     /// A model of masked tokens whose tokenizer cannot write one.
     #[error("the model predicts masked tokens, but its tokenizer has no [MASK]")]
     NoMask,

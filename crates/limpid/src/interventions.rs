@@ -256,7 +256,7 @@ impl Resolver {
     fn begin(&mut self, ids: &[u32], steps: Option<&Interventions>) -> Result<Trace> {
         let steps = steps.map(|steps| self.resolve(steps)).transpose()?;
         if (1..=self.lm.config().context_length).contains(&ids.len()) {
-            self.take(self.lm.layer_bytes(ids.len())? + self.lm.shown_bytes(ids.len())?.min(Keep::SEEN))?;
+            self.take(self.lm.trace_bytes(ids.len(), Keep::default())?)?;
         }
         let mut run = self.lm.trace_batch(&self.lm.batch_of(ids)?, steps.map(Arc::new), Keep::default())?;
         run.spend(&self.budget);

@@ -6,7 +6,7 @@
 //! ```
 //! use limpid::checkpoint::Format;
 //! use limpid::generate::Options;
-//! use limpid::{Pooling, Training};
+//! use limpid::{Training, embed::Pooling};
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(99);
 //! let lm = Training::preset("nano")?.tokenizer("char").text(text).steps(5).run()?.lm; // or Lm::open("runs/x")?
@@ -26,8 +26,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has five programs of a few lines: generate, train on a text of one's own, look inside, chat, fine-tune;
-//! and three for those who go on: convert, observer (a backend that watches another), ranks (several processes).
+//! | to | begin with |
+//! |---|---|
+//! | train, fine-tune | [`Training`], [`Training::fine_tuning`] |
+//! | generate, chat, score | [`Lm::generate`], [`Lm::chat`], [`Lm::score`] |
+//! | see inside, change a run | [`Lm::trace`], [`Lm::intervene`] |
+//! | make vectors of texts | [`embed`] |
+//! | serve many requests | [`engine`] |
+//! | write a backend | [`backend::Wrapper`] |
+//! | read another family of models | [`checkpoint`] |
+//! | build a model, take single steps | [`train`] |
+//!
+//! Each row leads to an example; `examples/` has eight programs.
 //!
 //! # Features
 //!
@@ -36,45 +46,24 @@
 //! cl100k_base, o200k_base); `parquet`, parquet files as text; `templates`, other programs' chat templates. Off: `gpu`,
 //! a backend on Vulkan, Metal and Direct3D 12; `mpi`, several processes (it needs mpicc and libclang to build).
 //!
-//! # A training, and for whom each of its types is
+//! # Which types of a training are for whom
 //!
-//! A program that trains needs [`Training`] and what it gives, [`Trained`]. Whoever decides more sets [`train::Recipe`]
-//! (what changes the numbers) or [`train::RunOptions`] (how the run is carried out; [`train::RunSettings`] are both, as
-//! a preset has them). Who wants to know what a training will do, and take, before it begins asks for its
-//! [`TrainingPlan`]. A front end whose users write settings as text gives [`settings::SettingsLayer`]s to a
-//! [`TrainingJob`], which makes the `Training`. Underneath, [`train::Run`] keeps a folder and goes on from it, and
-//! [`train::Trainer`] takes single steps.
+//! Most programs need [`Training`] alone, which gives a [`Trained`] model. To decide more, set its [`train::Recipe`]
+//! (what changes the numbers) or its [`train::RunOptions`] (when it evaluates and saves). [`Training::prepare`] returns
+//! a [`TrainingPlan`]: what the training will do, and how much memory it takes, before it begins. Underneath,
+//! [`train::Run`] keeps a folder and goes on from it, and [`train::Trainer`] takes single steps. A front end whose
+//! users write settings as text gives them to a [`TrainingJob`], which makes the `Training`.
 //!
 //! # The parts
 //!
 //! A transformer is a list of ops, an op runs forward and backward, and a backend executes ops. The modules, in the
-//! order to read them: [`config`] says which transformer; [`ops`] is what happens, on the types of [`numeric`];
-//! [`model`] builds the list; [`backend`] runs it; [`tokenizer`] and [`data`] bring text; [`train`] (with
-//! `train::evaluate`), [`generate`] and [`trace`] join a model with a backend; [`checkpoint`] keeps weights, [`names`]
-//! says what every tensor is called. The kernels are in `limpid-core`; reports of runs, walks and lessons are crates of
-//! their own.
-//!
-//! ```
-//! use limpid::backend::{Backend, Cpu};
-//! use limpid::{config::Config, data::Tokens, model::{Model, Mode}, tokenizer::{TokenizerKind, Order, Tokenizer}};
-//! use limpid::train::{Batches, Recipe, Trainer, WindowShape};
-//!
-//! let text = "to be or not to be, that is the question. ".repeat(20);
-//! let tokenizer = Tokenizer::train(TokenizerKind::Char, &text, Order::Sorted, &[])?;
-//! let ids = Tokens::new(tokenizer.encode(&text)?);
-//! let config = Config { vocab_size: tokenizer.vocab_size(), d_model: 32, d_ff: 128, ..Config::preset("nano")? };
-//! let model = Model::new(&config, Mode::Train { batch: 4, context: 16 })?;
-//! let backend = Box::new(Cpu::new(&model, 1));
-//! let mut trainer = Trainer::new(model, backend, Recipe::default())?;
-//! let batches = Batches::new(&ids, WindowShape::next_token(16), 4, 1)?;
-//! let first = trainer.step(&batches)?.loss.expect("every token has one after it");
-//! let last = (0..50).map(|_| trainer.step(&batches).map(|s| s.loss)).last().unwrap()?;
-//! assert!(last < Some(0.9 * first));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list;
+//! [`backend`] runs it; [`tokenizer`] and [`data`] bring text; [`train`], [`generate`] and [`trace`] join a model with
+//! a backend; [`checkpoint`] keeps weights, [`names`] says what every tensor is called.
 
 mod device;
 pub mod directions;
+pub mod embed;
 pub mod engine;
 mod error;
 mod fitted;
@@ -98,14 +87,14 @@ mod training;
 pub use device::{Device, DeviceName};
 pub use error::Error;
 pub use fitted::FittedLength;
-pub use limpid_trace::interventions::{InterventionError, Interventions, Source, Step};
-pub use lm::{Lm, Pooling, normalized, objective};
+pub use limpid_trace::interventions::{Interventions, Step};
+pub use lm::{Lm, objective};
 pub use machine::Machine;
 pub use plan::TrainingPlan;
 pub use stream::SampleStream;
-pub use token_name::{TokenNameError, token_named};
 pub use training::{Trained, Training, TrainingJob};
 
+pub use limpid_base::budget;
 use limpid_base::{files, units};
 pub use limpid_checkpoint as checkpoint;
 pub use limpid_core::{backend, config, model, ops};

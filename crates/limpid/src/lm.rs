@@ -5,8 +5,8 @@
 //! makes an [`Lm`].
 
 use crate::backend::{Backend, SharedWeights};
-use crate::checkpoint::{self, Checkpoint, Format, SentenceRecipe};
-use crate::config::{Config, ConfigError, Mask, unknown};
+use crate::checkpoint::{self, Checkpoint, Format};
+use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
 use crate::data::template::{ChatTemplate, TemplateTokens};
@@ -16,7 +16,7 @@ use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Op
 use crate::hashes::ReceiptHashes;
 use crate::matrix::Precision;
 use crate::memory::{self, Placement};
-use crate::model::{Component, MemoryPart, Mode, Model, Module, Param};
+use crate::model::{MemoryPart, Mode, Model, Param};
 use crate::names::{self, Derived};
 use crate::ops::Batch;
 use crate::tokenizer::Tokenizer;
@@ -29,7 +29,6 @@ use limpid_base::budget::Budget;
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Windows that are evaluated at once.
@@ -69,8 +68,6 @@ pub struct Lm {
     interventions: Vec<Interventions>,
     /// What receipts say of it, once it was asked for.
     hashes: OnceLock<ReceiptHashes>,
-    /// Numbers of its largest parameter, once that was asked for.
-    largest: OnceLock<usize>,
     /// In memory, as they are run; all calls share them.
     ready: Arc<Mutex<Option<SharedWeights>>>,
     /// One that waits for the next call.
@@ -83,79 +80,6 @@ enum Weights {
     Files(Box<Checkpoint>),
     /// In memory, in f32.
     Held(SharedWeights),
-}
-
-/// What the vector of a text is made of, from the hidden states (T, C) of its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Pooling {
-    /// The mean of all, the tokens round the text included.
-    #[default]
-    Mean,
-    /// The first: of an encoder's `[CLS]`.
-    Cls,
-    /// The last, which of a causal model alone has seen the whole text.
-    Last,
-    /// The greatest, feature by feature.
-    Max,
-    /// The sum of all divided by the root of their number.
-    MeanSqrtLen,
-    /// The mean of all, the first weighted 1, the next 2, ...
-    WeightedMean,
-}
-
-impl Pooling {
-    /// Every one, its name, and sentence-transformers' name of it.
-    const ALL: [(Pooling, &str, &str); 6] = [
-        (Pooling::Mean, "mean", "mean"),
-        (Pooling::Cls, "cls", "cls"),
-        (Pooling::Last, "last", "lasttoken"),
-        (Pooling::Max, "max", "max"),
-        (Pooling::MeanSqrtLen, "mean-sqrt-len", "mean_sqrt_len"),
-        (Pooling::WeightedMean, "weighted-mean", "weightedmean"),
-    ];
-
-    /// The vector (C) of hidden states (T, C).
-    fn pool(self, states: &[f32], width: usize) -> Vec<f32> {
-        let rows = states.len() / width;
-        let weighted = |weight: fn(usize) -> f64, of: f64| -> Vec<f32> {
-            let sum = |c: usize| {
-                states.chunks_exact(width).enumerate().map(|(i, row)| weight(i) * f64::from(row[c])).sum::<f64>()
-            };
-            (0..width).map(|c| (sum(c) / of) as f32).collect()
-        };
-        let n = rows as f64;
-        match self {
-            Pooling::Cls => states[..width].to_vec(),
-            Pooling::Last => states[(rows - 1) * width..].to_vec(),
-            Pooling::Mean => weighted(|_| 1.0, n),
-            Pooling::MeanSqrtLen => weighted(|_| 1.0, n.sqrt()),
-            Pooling::WeightedMean => weighted(|i| i as f64 + 1.0, n * (n + 1.0) / 2.0),
-            Pooling::Max => {
-                let greatest =
-                    |c: usize| states.chunks_exact(width).map(|row| row[c]).fold(f32::NEG_INFINITY, f32::max);
-                (0..width).map(greatest).collect()
-            }
-        }
-    }
-}
-
-impl FromStr for Pooling {
-    type Err = ConfigError;
-    fn from_str(name: &str) -> Result<Pooling, ConfigError> {
-        let found = Pooling::ALL.iter().find(|(_, own, theirs)| [*own, *theirs].contains(&name));
-        found.map(|found| found.0).ok_or_else(|| unknown("pooling", name, &Pooling::ALL.map(|(_, own, _)| own)))
-    }
-}
-
-/// A vector divided by its length (L2), so that the dot product of two is the cosine between them. One of zeros stays
-/// as it is.
-#[must_use]
-pub fn normalized(vector: Vec<f32>) -> Vec<f32> {
-    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-    if length == 0.0 {
-        return vector;
-    }
-    vector.into_iter().map(|x| (f64::from(x) / length) as f32).collect()
 }
 
 impl From<Checkpoint> for Lm {
@@ -205,7 +129,7 @@ impl Lm {
         machine: Machine,
     ) -> Result<Lm> {
         let plain = Machine::cpu(machine.threads);
-        let held = kept(&config, &plain, None, load)?;
+        let held = shared_weights(&config, &plain, None, load)?;
         let ready = Arc::new(Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone())));
         Ok(Lm { tokenizer, chat_template, ready, ..Lm::of(config, Arc::new(Weights::Held(held)), machine) })
     }
@@ -221,7 +145,6 @@ impl Lm {
             steps: None,
             interventions: vec![],
             hashes: OnceLock::new(),
-            largest: OnceLock::new(),
             ready: Arc::default(),
             engine: Mutex::new(None),
         }
@@ -317,10 +240,10 @@ impl Lm {
         if let Weights::Files(files) = &*self.weights { Some(files) } else { None }
     }
 
-    /// The token that it is to predict another for, where its mask looks both ways.
+    /// The id of `[MASK]`, in whose place [`Lm::fill`] puts another token.
     ///
     /// # Errors
-    /// If its tokenizer has none, or it has no tokenizer.
+    /// If it has no tokenizer, or that no `[MASK]`.
     pub fn mask_token(&self) -> Result<u32> {
         self.tokenizer()?.special("[MASK]").ok_or(Error::NoMask)
     }
@@ -336,7 +259,7 @@ impl Lm {
     /// # Errors
     /// If it predicts masked tokens and its tokenizer has no `[MASK]`.
     pub fn objective(&self, segments: bool) -> Result<Objective> {
-        objective(&self.config, self.tokenizer.as_ref(), (self.config.vocab_size, segments))
+        objective(&self.config, self.tokenizer.as_ref(), self.config.vocab_size, segments)
     }
 
     /// What receipts say of it: checksums of its configuration, its weights and its tokenizer. The first call reads all
@@ -364,6 +287,15 @@ impl Lm {
     // ---- writing
 
     /// Continues `prompt`; from the beginning of a text if it is empty. The prompt is not part of the sample.
+    ///
+    /// ```no_run
+    /// # use limpid::generate::{Options, Sampler};
+    /// # let lm = limpid::Lm::open("runs/1")?;
+    /// let sampler = Sampler { temperature: 0.8, top_k: 40, seed: 1, ..Sampler::default() };
+    /// let sample = lm.generate("Once upon a time", &Options { max_tokens: 50, sampler, ..Options::default() })?;
+    /// println!("{}", sample.text);
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`generate::generate`], and if the model has no tokenizer.
@@ -503,8 +435,13 @@ impl Lm {
     /// type that [`Machine::cache`] says.
     ///
     /// # Errors
-    /// If the model is not causal or has no head, or there is no room.
+    /// If the model is not causal or has no head, there is no room, or a limit is 0 ([`Error::EngineLimits`]).
     pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
+        match limits {
+            EngineLimits { sequences: 0, .. } => return Err(Error::EngineLimits("sequence")),
+            EngineLimits { prompt_rows: 0, .. } => return Err(Error::EngineLimits("row of prompts")),
+            _ => {}
+        }
         let limits = limits.with_cache(self.machine.cache);
         let decoder = self.decoder(limits.decoder(&self.config))?;
         Ok(Engine::new(decoder, self.tokenizer.clone(), &limits).with_steps(self.steps.clone()))
@@ -579,53 +516,6 @@ impl Lm {
 
     // ---- looking inside
 
-    /// A text as one vector (C): the hidden states before the head, pooled. For causal and bidirectional models.
-    /// [`normalized`] makes it one of length 1.
-    ///
-    /// # Errors
-    /// If the model has no tokenizer, or the text is empty or longer than the context.
-    pub fn embed(&self, text: &str, pooling: Pooling) -> Result<Vec<f32>> {
-        self.embed_ids(&self.encode(text)?, pooling)
-    }
-
-    /// [`Lm::embed`] of ids, such as [`Lm::encode`] gives.
-    ///
-    /// # Errors
-    /// As [`Lm::embed`], and if an id is not in the vocabulary.
-    pub fn embed_ids(&self, ids: &[u32], pooling: Pooling) -> Result<Vec<f32>> {
-        let batch = self.batch_of(ids)?;
-        let (width, context) = (self.config.d_model, batch.tokens.len());
-        // the scores of all heads are not kept, where a mode has the hidden states of all positions without them
-        let mode = match (self.config.lm_head, self.config.final_norm) {
-            (true, _) => Mode::Score { batch: 1, context },
-            (false, false) => Keep::default().mode(1, context),
-            (false, true) => Mode::Inspect { batch: 1, context },
-        };
-        let (model, backend) = self.scoring(mode)?;
-        let mut backend = self.intervened(backend, &batch)?;
-        let name = if self.config.final_norm {
-            Module::MODEL.part(Component::FinalNorm).named("hook_out")
-        } else {
-            Module::block(self.config.n_layer - 1).named("hook_resid_post")
-        };
-        // an op has the same number in each of them, and a place of its own where all is kept
-        let named = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
-        let kept = named.tensor(&name).expect("every model has hidden states").region;
-        let last = named.ops().iter().rposition(|op| op.output() == kept).expect("an op makes them");
-        let hidden = model.ops()[last].output();
-        backend.feed(&batch)?;
-        backend.forward(model.program.forward(..=last))?;
-        let vector = pooling.pool(&backend.read(hidden.for_batch(&batch))?, width);
-        if vector.iter().all(|v| v.is_finite()) {
-            Ok(vector)
-        } else {
-            match (self.damaged(&model)?, self.steps.as_ref().and_then(|steps| steps.too_large())) {
-                (None, Some(error)) => Err(error.into()),
-                (weight, _) => Err(Error::NotFinite { weight }),
-            }
-        }
-    }
-
     /// The first parameter of `model` that has NaN or infinite values.
     pub(crate) fn damaged(&self, model: &Model) -> Result<Option<String>> {
         for param in &model.params {
@@ -634,38 +524,6 @@ impl Lm {
             }
         }
         Ok(None)
-    }
-
-    /// How sentence-transformers makes vectors with it, if its folder says so, and what is taken of the hidden states
-    /// then.
-    ///
-    /// # Errors
-    /// If its folder asks for modules or a pooling that limpid has not.
-    pub fn sentence_recipe(&self) -> Result<Option<(SentenceRecipe, Pooling)>> {
-        let Some(recipe) = self.checkpoint().map(Checkpoint::sentence_recipe).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        let pooling = recipe.pooling.parse()?;
-        Ok(Some((recipe, pooling)))
-    }
-
-    /// The ids that sentence-transformers makes of a text by that recipe, and how many the text has beyond the most,
-    /// which are left out.
-    ///
-    /// # Errors
-    /// As [`Lm::encode`].
-    pub fn sentence_ids(&self, text: &str, recipe: &SentenceRecipe) -> Result<(Vec<u32>, usize)> {
-        let mut text = format!("{}{text}", recipe.prompt);
-        if recipe.lowercase {
-            text = text.to_lowercase();
-        }
-        let (mut ids, tokenizer) = (self.encode(&text)?, self.tokenizer()?);
-        let most = recipe.max_tokens.unwrap_or(usize::MAX).min(self.config.context_length);
-        let over = ids.len().saturating_sub(most);
-        // what stands after a text stays
-        let end = ids.len() - tokenizer.after().len().min(ids.len());
-        ids.drain(end.saturating_sub(over)..end);
-        Ok((ids, over))
     }
 
     /// Runs a text; every tensor of the run can be had by its name (docs/names.md). It keeps little, and computes again
@@ -714,36 +572,28 @@ impl Lm {
         Ok(Trace::run(&model, Box::new(InterveningBackend::new(backend, sequences)), batch, keep)?)
     }
 
-    /// Bytes that a [`Lm::trace`] takes beside the weights.
+    /// Bytes that a [`Lm::trace_ids`] takes: one in blocks beside the weights, one of which all is kept with them.
     ///
     /// # Errors
     /// If there are more tokens than the context has.
-    pub fn layer_bytes(&self, tokens: usize) -> Result<usize> {
-        self.layer_bytes_of(1, tokens)
+    pub fn trace_bytes(&self, tokens: usize, keep: Keep) -> Result<usize> {
+        match keep {
+            Keep::Blocks { seen } => {
+                let shown = self.trace_bytes(tokens, Keep::All)?;
+                Ok(self.layer_bytes(1, tokens)?.saturating_add(shown.min(seen)))
+            }
+            Keep::All | Keep::Gradients => {
+                let model = Model::new(&self.config, keep.mode(1, tokens))?;
+                Ok(model.memory().into_iter().map(|(_, bytes)| bytes).sum())
+            }
+        }
     }
 
-    /// The same of `n` sequences at once.
-    pub(crate) fn layer_bytes_of(&self, n: usize, tokens: usize) -> Result<usize> {
+    /// Bytes of `n` sequences in blocks beside the weights, nothing of which was looked at.
+    pub(crate) fn layer_bytes(&self, n: usize, tokens: usize) -> Result<usize> {
         let model = Model::new(&self.config, Keep::default().mode(n, tokens))?;
         let beside = model.memory().into_iter().filter(|(part, _)| *part != MemoryPart::Parameters);
         Ok(beside.map(|(_, bytes)| bytes).sum())
-    }
-
-    /// Bytes of all that such a run can show: its tensors and the parameters.
-    ///
-    /// # Errors
-    /// If there are more tokens than the context has.
-    pub fn shown_bytes(&self, tokens: usize) -> Result<usize> {
-        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: tokens })?;
-        Ok(model.memory().into_iter().map(|(_, bytes)| bytes).sum())
-    }
-
-    /// How many numbers its largest parameter has.
-    pub fn largest_parameter(&self) -> usize {
-        *self.largest.get_or_init(|| {
-            let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 });
-            model.map_or(0, |model| model.params.iter().map(|param| param.region.len()).max().unwrap_or(0))
-        })
     }
 
     // ---- weights
@@ -861,12 +711,13 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let weights = kept(&self.config, &self.machine, self.checkpoint(), |model, backend| self.load(model, backend))?;
+        let weights =
+            shared_weights(&self.config, &self.machine, self.checkpoint(), |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
     }
 
     /// A model built for `mode`, on the weights that all share if its device can: for what reads no gradient.
-    fn scoring(&self, mode: Mode) -> Result<(Model, Box<dyn Backend>)> {
+    pub(crate) fn scoring(&self, mode: Mode) -> Result<(Model, Box<dyn Backend>)> {
         if !self.machine.device.can_share() {
             return self.start(mode);
         }
@@ -920,7 +771,7 @@ impl Lm {
     }
 
     /// A backend with what changes this model's runs around it.
-    fn intervened(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
+    pub(crate) fn intervened(&self, backend: Box<dyn Backend>, batch: &Batch) -> Result<Box<dyn Backend>> {
         Ok(InterveningBackend::around(backend, self.steps.as_ref(), batch)?)
     }
 
@@ -960,14 +811,16 @@ impl Lm {
     }
 }
 
-/// What a model predicts: the next token, or masked tokens, in whose place may stand any of so many.
+/// What a model predicts: the next token, or masked tokens, which may be replaced by any of `vocab_size` others; of
+/// texts with segments or without.
 ///
 /// # Errors
 /// If it predicts masked tokens, and no tokenizer has a `[MASK]`.
 pub fn objective(
     config: &Config,
     tokenizer: Option<&Tokenizer>,
-    (vocab_size, segments): (usize, bool),
+    vocab_size: usize,
+    segments: bool,
 ) -> Result<Objective> {
     if config.mask == Mask::Causal {
         return Ok(Objective::NextToken);
@@ -982,7 +835,7 @@ fn packs(config: &Config) -> bool {
 }
 
 /// Weights that `load` writes, kept as they are run; those of a checkpoint may be quantised.
-fn kept(
+fn shared_weights(
     config: &Config,
     machine: &Machine,
     files: Option<&Checkpoint>,

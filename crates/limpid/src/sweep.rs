@@ -99,9 +99,12 @@ impl Lm {
     /// If there are more tokens than the context has.
     pub fn sweep_bytes(&self, question: &SweepQuestion, estimate: bool) -> Result<usize> {
         let tokens = question.clean.len();
-        let shown = self.shown_bytes(tokens)?;
-        let ends = 2 * self.layer_bytes(tokens)?.saturating_add(shown.min(Keep::SEEN));
-        let runs = if estimate { shown } else { self.layer_bytes_of(question.at_once(self.config()), tokens)? };
+        let ends = 2 * self.trace_bytes(tokens, Keep::default())?;
+        let runs = if estimate {
+            self.trace_bytes(tokens, Keep::All)?
+        } else {
+            self.layer_bytes(question.at_once(self.config()), tokens)?
+        };
         Ok(ends.saturating_add(runs).saturating_add(question.layer_bytes(self.config())))
     }
 

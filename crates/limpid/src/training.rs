@@ -20,7 +20,7 @@ use crate::timelapse::{self, Probe, TimelapseError};
 use crate::tokenizer::Tokenizer;
 use crate::train::ranks::{check, check_start};
 use crate::train::{
-    Control, Objective, Ranks, Recipe, Resumable, Run, RunOptions, RunSettings, Solo, Summary, TrainError, TrainEvent,
+    Control, Objective, Ranks, Recipe, Resumable, Run, RunData, RunOptions, Solo, Summary, TrainError, TrainEvent,
     Trainer,
 };
 use crate::{Lm, Machine, files, objective, settings};
@@ -143,15 +143,24 @@ impl Training {
     /// # Errors
     /// If there is none of that name.
     pub fn preset(name: &str) -> Result<Training> {
-        let RunSettings { recipe, options } = RunSettings::preset(name)?;
-        Ok(Training { options, preset: name.into(), ..Training::new(Config::preset(name)?, recipe) })
+        let training = Training::new(Config::preset(name)?, Recipe::preset(name)?);
+        Ok(Training { options: RunOptions::preset(name)?, preset: name.into(), ..training })
     }
 
     /// A model that goes on learning, all of it, with its own tokenizer and the recipe for fine-tuning.
+    ///
+    /// ```
+    /// # use limpid::{Lm, Training};
+    /// # let text = "to be or not to be, that is the question. ".repeat(40);
+    /// # let lm = Training::preset("nano")?.tokenizer("char").text(text).steps(2).run()?.lm;
+    /// let lm = Training::fine_tuning(lm).text("to see or not to see. ".repeat(99)).steps(3).run()?.lm;
+    /// # assert_eq!(lm.config().n_layer, limpid::config::Config::preset("nano")?.n_layer);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fine_tuning(lm: Lm) -> Training {
-        let RunSettings { recipe, options } = RunSettings::fine_tuning(lm.config(), false);
         let (config, machine) = (lm.config().clone(), lm.machine().clone());
-        Training { base: Some(lm), machine, options, ..Training::new(config, recipe) }
+        let recipe = Recipe::fine_tuning(&config, false);
+        Training { base: Some(lm), machine, options: RunOptions::fine_tuning(), ..Training::new(config, recipe) }
     }
 
     /// Learns a part of the model that goes on: all but what is frozen, or a LoRA adapter, which is kept in a folder
@@ -168,7 +177,7 @@ impl Training {
     /// # Ok::<(), limpid::Error>(())
     /// ```
     pub fn tuning(mut self, tuning: Tuning) -> Training {
-        let usual = |adapter| RunSettings::fine_tuning(&self.config, adapter).recipe;
+        let usual = |adapter| Recipe::fine_tuning(&self.config, adapter);
         if self.base.is_some() && self.recipe == usual(self.tuning.lora.is_some()) {
             self.recipe = usual(tuning.lora.is_some());
         }
@@ -348,7 +357,7 @@ impl Training {
         let base = self.base.take().map(|base| with_rows(base, &corpus.tokenizer, &self)).transpose()?;
         let config = self.with_vocabulary(corpus.tokenizer.vocab_size(), base.is_some())?;
         let objective =
-            objective(&config, Some(&corpus.tokenizer), (corpus.tokenizer.vocab_size(), config.n_segment > 1))?;
+            objective(&config, Some(&corpus.tokenizer), corpus.tokenizer.vocab_size(), config.n_segment > 1)?;
         let (recipe, fitted) = self.recipe_for((&config, &corpus), validated, conversations.is_some(), objective)?;
         let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };
         let (machine, measured) = if self.device_auto {
@@ -647,7 +656,7 @@ impl TrainingPlan {
         let trainer = self.trainer()?.among(ranks)?;
         let Corpus { train, validation, tokenizer, .. } = &self.corpus;
         let folder = self.folder.clone().filter(|_| self.main);
-        let mut run = Run::new(trainer, folder, train, validation, self.objective, tokenizer)?;
+        let mut run = Run::new(trainer, folder, RunData { train, validation, objective: self.objective, tokenizer })?;
         (run.options, run.force) = (self.options, self.force);
         if let Some(ids) = &self.probe {
             let kept_in = self.folder.as_deref().filter(|_| self.main);
@@ -734,10 +743,9 @@ impl TrainingPlan {
             ("memory", self.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
         ];
         let rest = rest.into_iter().chain(self.noted.clone()).chain(keys(&self.model.tuning));
-        let chosen = RunSettings { recipe: self.recipe, options: self.options };
         // written first, so that a run that is killed at its beginning can be resumed
         let padded = self.base().is_none() && self.config.vocab_size > self.corpus.tokenizer.vocab_size();
-        files.insert(0, ("limpid.toml".into(), settings_file(&self.config, &chosen, padded, rest)));
+        files.insert(0, ("limpid.toml".into(), settings_file(self, padded, rest)));
         Ok(files)
     }
 
@@ -785,16 +793,12 @@ fn keys(tuning: &Tuning) -> Vec<(&'static str, String)> {
 
 /// Settings as a configuration file: what the command's `--config` and `--resume` read.
 /// The vocabulary is the tokenizer's, unless it is padded.
-fn settings_file(
-    config: &Config,
-    chosen: &RunSettings,
-    padded: bool,
-    rest: impl Iterator<Item = (&'static str, String)>,
-) -> String {
+fn settings_file(plan: &TrainingPlan, padded: bool, rest: impl Iterator<Item = (&'static str, String)>) -> String {
     // what follows the model's own is written so, for whoever takes another model with these settings
-    let own = chosen.recipe.context == config.context_length;
-    let recipe = Recipe { context: if own { 0 } else { chosen.recipe.context }, ..chosen.recipe };
-    let fields = config.fields().into_iter().chain(recipe.fields()).chain(chosen.options.fields());
+    let TrainingPlan { config, recipe, options, .. } = plan;
+    let own = recipe.context == config.context_length;
+    let recipe = Recipe { context: if own { 0 } else { recipe.context }, ..*recipe };
+    let fields = config.fields().into_iter().chain(recipe.fields()).chain(options.fields());
     let fields = fields.filter(|(setting, _)| setting.chosen && (padded || setting.name != "vocab_size"));
     let values = fields.map(|(setting, value)| (setting.name, value.json()));
     let rest = rest.filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, json!(value)));

@@ -4,7 +4,7 @@ use crate::models::{InterventionOptions, WeightOptions, sharing};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::{Pooling, normalized};
+use limpid::embed::{Pooling, normalized};
 use serde_json::json;
 use std::path::Path;
 

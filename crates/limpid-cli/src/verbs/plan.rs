@@ -13,10 +13,10 @@ use limpid::model::recompute::KeepLevel;
 use limpid::model::{MemoryPart, Model, init};
 use limpid::ops::Batch;
 use limpid::optimizer::Method;
+use limpid::train::Recipe;
 use limpid::train::ranks::check_micros;
 use limpid::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use limpid::train::ranks::shards::Uses;
-use limpid::train::{Recipe, RunSettings};
 use limpid::{Machine, TrainingPlan};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -337,10 +337,14 @@ impl Estimate<'_> {
             let work = extra_work(model, recipe);
             json!({ "what": what, "total_memory_bytes": self.takes(model), "extra_work": work })
         };
+        let mut settings = json!(recipe);
+        if let (Value::Object(all), Value::Object(options)) = (&mut settings, json!(options)) {
+            all.extend(options);
+        }
         let facts = [
             ("preset", json!(self.name)),
             ("config", json!(config)),
-            ("recipe", json!(RunSettings { recipe: *recipe, options: *options })),
+            ("recipe", settings),
             ("parameters", json!(model.parameter_count())),
             ("learning", json!(decayed + kept)),
             (

@@ -6,7 +6,7 @@ use limpid::checkpoint::{Checkpoint, gguf, safetensors_file};
 use limpid::config::Config;
 use limpid::model::{Lora, Tuning};
 use limpid::tokenizer::Tokenizer;
-use limpid::train::{Control, Run, RunSettings, TrainEvent};
+use limpid::train::{Control, Run, TrainEvent};
 use limpid::{Lm, Training};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -173,7 +173,7 @@ fn the_library_and_the_command_go_on_with_each_others_runs() {
         let [whole, begun, library] = ["whole", "begun", "library"].map(|name| at(&format!("{kind}-{name}")));
         f.both(&format!("{flags} --steps 8 --out {}", whole.display()));
         let want = left(&whole);
-        let RunSettings { recipe, options } = Run::settings(&whole, None).unwrap().unwrap();
+        let (recipe, options) = Run::settings(&whole, None).unwrap().unwrap();
         let training = |folder: &Path| {
             let config = Config::from_json(&fs::read_to_string(whole.join("config.json")).unwrap()).unwrap();
             let training = match kind {

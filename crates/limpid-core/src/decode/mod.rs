@@ -1,16 +1,12 @@
 //! Sequences that grow token by token, without text: a [`Decoder`] runs rows of many sequences, whose keys and values
-//! lie in blocks that a [`BlockPool`] keeps account of; a [`Sampler`] chooses a token from logits.
-//!
-//! All randomness comes from [`Sampler::seed`]. A sequence's logits depend neither on how its tokens were fed nor on
-//! which others are there. Read `decoder` first.
+//! lie in blocks that a [`BlockPool`] keeps account of. A sequence's logits depend neither on how its tokens were fed
+//! nor on which others are there. Read `decoder` first.
 
 mod blocks;
 mod decoder;
-mod sample;
 
 pub use blocks::{BlockPool, BlockTable};
 pub use decoder::{DecodeRows, Decoder, DecoderLimits};
-pub use sample::{Sampler, TokensBefore, likeliest, log_sum_exp};
 
 use crate::backend::BackendError;
 use crate::config::{ConfigError, Mask};

@@ -135,7 +135,7 @@ impl Builder<'_> {
         }
         let wide = heads.n_head * self.keys;
         let [raw, scores, pattern] = ["hook_raw_scores", "hook_attn_scores", "hook_pattern"]
-            .map(|hook| self.kept(attention, hook, wide, Axes::Scores));
+            .map(|hook| self.inspected(attention, hook, wide, Axes::Scores));
         let cache = match self.mode {
             Mode::Decode { blocks, .. } => {
                 Some(self.place(MemorySpace::Cache, blocks * BLOCK, heads.cache_cols(), ActiveRows::All))
@@ -215,8 +215,8 @@ impl Builder<'_> {
             self.op(Op::Linear { x, w, b, y });
             self.scale("logits", y, (1.0, c.logits_softcap), Axes::Vocab);
         } else {
-            let logits = self.kept(model, "logits", c.vocab_size, Axes::Vocab);
-            let probs = self.kept(model, "probs", c.vocab_size, Axes::Vocab);
+            let logits = self.inspected(model, "logits", c.vocab_size, Axes::Vocab);
+            let probs = self.inspected(model, "probs", c.vocab_size, Axes::Vocab);
             let losses = self.place(MemorySpace::Stat, self.rows, 1, self.active);
             self.name(model, "losses", losses, 0..1, Axes::Position);
             let cap = c.logits_softcap as f32;

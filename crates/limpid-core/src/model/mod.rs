@@ -546,7 +546,7 @@ impl Model {
     }
 
     /// The parameters that a run saves to its files: only the adapter's, where there is one.
-    pub fn kept(&self) -> impl Iterator<Item = &Param> {
+    pub fn saved_params(&self) -> impl Iterator<Item = &Param> {
         self.params.iter().filter(|p| self.tuning.lora.is_none() || p.is_adapter())
     }
 

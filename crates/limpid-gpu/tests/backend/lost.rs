@@ -14,7 +14,7 @@ use limpid_core::optimizer::{Change, Method, ParamGroup, Rule};
 use limpid_data::Tokens;
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid_train::{Control, Objective, Recipe, Run, RunOptions, Summary, TrainError, TrainEvent, Trainer};
+use limpid_train::{Control, Objective, Recipe, Run, RunData, RunOptions, Summary, TrainError, TrainEvent, Trainer};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -286,8 +286,16 @@ impl Case {
         let trainer = Trainer::new(model, backend, recipe)?;
         let folder = folder.to_path_buf();
         let resumes = Run::can_resume(&folder);
-        let mut run =
-            Run::new(trainer, Some(folder), &self.train, &self.validation, Objective::NextToken, &self.tokenizer)?;
+        let mut run = Run::new(
+            trainer,
+            Some(folder),
+            RunData {
+                train: &self.train,
+                validation: &self.validation,
+                objective: Objective::NextToken,
+                tokenizer: &self.tokenizer,
+            },
+        )?;
         run.options =
             RunOptions { eval_every: 2, save_every: 2, eval_tokens: 40, preflight: false, ..RunOptions::default() };
         if resumes {

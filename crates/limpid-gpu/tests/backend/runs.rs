@@ -16,7 +16,7 @@ use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::optimizer::Method;
 use limpid::train::Objective;
-use limpid::train::{Control, Divergence, Recipe, Run, RunOptions, Schedule, TrainEvent, Trainer};
+use limpid::train::{Control, Divergence, Recipe, Run, RunData, RunOptions, Schedule, TrainEvent, Trainer};
 use limpid::{Training, TrainingPlan};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use std::path::Path;
@@ -97,7 +97,12 @@ fn go(
     let trainer = Trainer::new(model, backend, *recipe).unwrap();
     let (folder, tokenizer) = (folder.map(Path::to_path_buf), &corpus.tokenizer);
     let resumes = folder.as_ref().is_some_and(|folder| Run::can_resume(folder));
-    let mut run = Run::new(trainer, folder, &corpus.train, &corpus.validation, *objective, tokenizer).unwrap();
+    let mut run = Run::new(
+        trainer,
+        folder,
+        RunData { train: &corpus.train, validation: &corpus.validation, objective: *objective, tokenizer },
+    )
+    .unwrap();
     run.options = RunOptions { eval_tokens: 256, ..options };
     if resumes {
         assert!(run.resume(None).unwrap() > 0);

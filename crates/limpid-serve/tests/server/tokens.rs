@@ -2,7 +2,7 @@
 
 use crate::served::{CONTEXT, chars, gpt2, post};
 use base64::Engine as _;
-use limpid::Pooling;
+use limpid::embed::Pooling;
 use limpid_serve::tokens;
 use serde_json::{Value, json};
 

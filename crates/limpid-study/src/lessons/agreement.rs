@@ -2,7 +2,8 @@
 
 use super::training::ToyModel;
 use super::{Class, Topic};
-use limpid::{Error, Interventions, Lm, Source, Step};
+use limpid::trace::interventions::Source;
+use limpid::{Error, Interventions, Lm, Step};
 use limpid_base::random::{below, bits, site};
 use limpid_core::config::{Config, Positions};
 use limpid_draw::view::{HeatScale, Matrix, View};

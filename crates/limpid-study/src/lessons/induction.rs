@@ -7,7 +7,8 @@
 
 use super::training::{ToyModel, cell};
 use super::{Class, Topic};
-use limpid::{Error, Interventions, Lm, Source, Step};
+use limpid::trace::interventions::Source;
+use limpid::{Error, Interventions, Lm, Step};
 use limpid_base::random::{below, bits, permuted, site};
 use limpid_core::config::{Config, Positions};
 use limpid_trace::Keep;

@@ -158,7 +158,7 @@ const COMPUTED: &[(&str, Compute)] = &[
             _ => None,
         });
         let row = |scale| {
-            let [kept, _] = worked::kept(scale, p);
+            let [kept, _] = worked::dropout_factors(scale, p);
             x.iter().zip(&mask).map(|(x, m)| x * m * kept).collect::<Vec<f64>>()
         };
         Ok(reals([row(DropoutScale::Inverted), row(DropoutScale::Unscaled)].concat()))

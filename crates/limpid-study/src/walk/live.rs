@@ -17,7 +17,7 @@ use limpid_tokenizer::{Tokenizer, TokenizerError};
 use limpid_trace::labels::Labels;
 use limpid_trace::names::Notation;
 use limpid_trace::{self, Keep, NamedTensor, Trace, TraceError};
-use limpid_train::{Control, Recipe, RunSettings, TrainEvent, log};
+use limpid_train::{Control, Recipe, RunOptions, TrainEvent, log};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -321,20 +321,20 @@ impl Live {
     pub(super) fn ready(&mut self, at: &At) -> Result<Rc<Ready>> {
         let scene = at.on.as_ref().and_then(|on| self.walk.scenes.iter().find(|scene| scene.id == *on)).cloned();
         if let (None, Some(path)) = (&scene, self.options.model.clone()) {
-            let users = self.kept("", |live| live.opened(&path))?; // no model of a walk has this name
+            let users = self.cached("", |live| live.opened(&path))?; // no model of a walk has this name
             if at.on.as_ref().is_none_or(|on| self.walk.like(&users.config).id == *on) {
                 return Ok(users);
             }
         }
         let id = at.on.clone().unwrap_or_else(|| self.walk.default_model().id.clone());
         match scene {
-            Some(scene) => self.kept(&id, |live| live.written(&scene)),
-            None => self.kept(&id, |live| live.made(&id)),
+            Some(scene) => self.cached(&id, |live| live.written(&scene)),
+            None => self.cached(&id, |live| live.made(&id)),
         }
     }
 
     /// The model of that name, made if it is not there yet.
-    fn kept(&mut self, id: &str, make: impl FnOnce(&mut Live) -> Result<Ready>) -> Result<Rc<Ready>> {
+    fn cached(&mut self, id: &str, make: impl FnOnce(&mut Live) -> Result<Ready>) -> Result<Rc<Ready>> {
         if let Some(ready) = self.ready.get(id) {
             return Ok(ready.clone());
         }
@@ -377,7 +377,7 @@ impl Live {
         let made = self.walk.models.iter().find(|made| made.id == id).cloned();
         let made = &made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
         let config = made.config()?;
-        let RunSettings { recipe, options } = RunSettings::preset(&made.preset)?;
+        let (recipe, options) = (Recipe::preset(&made.preset)?, RunOptions::preset(&made.preset)?);
         let recipe = recipe.over(&[made.set.settings_of(&recipe)])?;
         let options = options.over(&[made.set.settings_of(&options)])?;
         let mut training =
@@ -416,7 +416,7 @@ impl Live {
 
     /// A model with its initial weights, and those that its scene writes.
     fn written(&mut self, scene: &Scene) -> Result<Ready> {
-        let of = self.kept(&scene.of, |live| live.made(&scene.of))?;
+        let of = self.cached(&scene.of, |live| live.made(&scene.of))?;
         let texts = match self.walk.models.iter().find(|made| made.id == scene.of) {
             Some(made) if scene.prompts.is_empty() => self.texts(made),
             _ => scene.prompts.clone(),

@@ -452,7 +452,7 @@ pub(super) fn normalised(rows: &[Vec<f64>], eps: f64, kind: NormKind) -> Vec<f64
 }
 
 /// What an element that dropout keeps is multiplied by: while training, and in evaluation.
-pub(super) fn kept(scale: DropoutScale, p: f64) -> [f64; 2] {
+pub(super) fn dropout_factors(scale: DropoutScale, p: f64) -> [f64; 2] {
     let factor = |seed| {
         let draws = Draws::new(DropoutSpec { p: p as f32, scale, site: 0 }, seed);
         (0..1000).map(|i| draws.factor(i)).find(|factor| *factor > 0.0).map_or(0.0, f64::from)
@@ -468,7 +468,7 @@ fn dropped(x: &[f64], mask: &[f64], p: f64) -> Figure {
     let masked = |by: f64| x.iter().zip(mask).map(|(x, m)| x * m * by).collect::<Vec<f64>>();
     let mut rows = vec![text("X", x.to_vec()), text("M", mask.to_vec())];
     for scale in [DropoutScale::Unscaled, DropoutScale::Inverted] {
-        let [training, evaluation] = kept(scale, p);
+        let [training, evaluation] = dropout_factors(scale, p);
         rows.push(text(&format!("{scale}, training"), masked(training)));
         rows.push(text(&format!("{scale}, evaluation"), x.iter().map(|x| x * evaluation).collect()));
     }

@@ -55,7 +55,7 @@ impl Run<'_> {
         self.carried.put_whole(folder)?;
         let own = [
             ("config.json".to_string(), self.trainer.model.config.to_json()),
-            ("tokenizer.json".to_string(), self.tokenizer.to_json()),
+            ("tokenizer.json".to_string(), self.data.tokenizer.to_json()),
         ];
         for (name, text) in self.files.iter().chain(&own) {
             limpid_checkpoint::write_text(&folder.join(name), text)?;
@@ -178,7 +178,7 @@ impl Run<'_> {
     }
 
     fn write_record(&mut self, folder: &Path, batches: &Batches, head: &str, tell: Tell) -> backend::Result<String> {
-        let text = divergence::describe(&mut self.trainer, batches, self.tokenizer, head)?;
+        let text = divergence::describe(&mut self.trainer, batches, self.data.tokenizer, head)?;
         let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.steps_done + 1));
         let name = path.display().to_string();
         self.records.push((path, text));
@@ -219,7 +219,7 @@ impl Run<'_> {
         let held = self.hold_folder(&folder, tell);
         let kept = errors_of_disk(held.and_then(|()| self.write_weights()))?;
         if kept.is_err() {
-            self.owed = Some((step, self.trainer.averaged(|trainer| trainer.kept())??));
+            self.owed = Some((step, self.trainer.averaged(|trainer| trainer.weights_to_save())??));
         }
         self.trainer.team.files(false)?;
         self.report_written(&limpid_checkpoint::weights_path(&folder, &self.trainer.model), kept, tell);
@@ -280,11 +280,11 @@ impl Run<'_> {
     fn save(&mut self, folder: &Path, due: bool) -> Result<()> {
         (self.state.step, self.state.skipped, self.state.due) = (self.trainer.steps_done, self.trainer.skipped, due);
         self.write_owed()?;
-        if self.validation.is_empty() || self.state.best.is_none() {
+        if self.data.validation.is_empty() || self.state.best.is_none() {
             self.write_weights()?;
         }
         self.state.log = self.log.as_mut().map(Log::mark).transpose()?;
-        self.state.frames = self.observer.as_ref().map(|observer| observer.kept()).or(self.state.frames);
+        self.state.frames = self.observer.as_ref().map(|observer| observer.looks()).or(self.state.frames);
         let (path, back) = (state_path(folder), back_path(folder));
         if !due && self.due && self.options.divergence == Divergence::Rollback {
             at(&back, files::link(&path, &back))?;

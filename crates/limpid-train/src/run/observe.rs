@@ -28,7 +28,7 @@ pub trait Observer: Send {
     /// If the file cannot be written; what was not written waits for the next call.
     fn write(&mut self, synced: bool) -> Result<(), Box<dyn Error + Send + Sync>>;
     /// How many looks its file holds.
-    fn kept(&self) -> u64;
+    fn looks(&self) -> u64;
     /// Drops what it saw after `step`, where the run now stands, and begins its file if there is none.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Run<'_> {
     pub(super) fn rewind_observed(&mut self, step: u64, expected: Option<u64>) -> Result<()> {
         let Some(observer) = self.observer.as_mut().filter(|_| self.folder.is_some()) else { return Ok(()) };
         observer.rewind(step).map_err(TrainError::Observer)?;
-        let (kept, expected) = (observer.kept(), expected.unwrap_or(0));
+        let (kept, expected) = (observer.looks(), expected.unwrap_or(0));
         if kept < expected {
             self.untold.push(format!(
                 "{}: {} of the {} up to step {step} are lost, because the file was cut short, changed or removed",

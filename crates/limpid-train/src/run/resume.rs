@@ -8,7 +8,7 @@ use super::{ROLLBACKS, Run, Tell, TrainEvent};
 use crate::error::{Result, TrainError};
 use crate::log::writer::Log;
 use crate::ranks::RanksError;
-use crate::recipe::RunSettings;
+use crate::recipe::{Recipe, RunOptions, RunSettings};
 use limpid_base::files;
 use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
@@ -28,14 +28,15 @@ impl Run<'_> {
     ///
     /// # Errors
     /// Names the state, if it is damaged or has another format.
-    pub fn settings(folder: &Path, from: Option<u64>) -> Result<Option<RunSettings>> {
+    pub fn settings(folder: &Path, from: Option<u64>) -> Result<Option<(Recipe, RunOptions)>> {
         let path = state_file(folder, from);
         if !path.exists() {
             return Ok(None);
         }
         let mut state = read_facts(&path)?;
-        let settings = serde_json::from_value(state["recipe"].take()).map_err(|error| unreadable(&path, &error))?;
-        Ok(Some(settings))
+        let RunSettings { recipe, options } =
+            serde_json::from_value(state["recipe"].take()).map_err(|error| unreadable(&path, &error))?;
+        Ok(Some((recipe, options)))
     }
 
     /// Locks a folder and opens its last state, or the one kept after step `from`. Checks that the files that a resumed

@@ -152,7 +152,7 @@ impl Trainer {
         f: impl FnOnce(&mut Trainer) -> T,
     ) -> Result<T> {
         self.settle()?;
-        let kept = self.kept()?;
+        let kept = self.weights_to_save()?;
         self.unfinished.extend(kept.into_iter().map(|(region, values)| Unfinished::Write(region, values)));
         let done = put(self).map_err(Into::into).map(|()| f(self));
         self.settle()?;
@@ -160,7 +160,7 @@ impl Trainer {
     }
 
     /// The weights that a run keeps, and where they lie.
-    pub(crate) fn kept(&self) -> backend::Result<Weights> {
-        self.model.kept().map(|param| Ok((param.region, self.backend.read(param.region)?))).collect()
+    pub(crate) fn weights_to_save(&self) -> backend::Result<Weights> {
+        self.model.saved_params().map(|param| Ok((param.region, self.backend.read(param.region)?))).collect()
     }
 }

@@ -104,7 +104,7 @@ impl Trainer {
         if self.team.size() == 1 {
             return Ok(());
         }
-        for param in self.model.kept() {
+        for param in self.model.saved_params() {
             let mut values = self.backend.read(param.region)?;
             self.team.broadcast(&mut values)?;
             self.backend.write(param.region, &values)?;

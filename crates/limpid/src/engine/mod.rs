@@ -4,6 +4,25 @@
 //! [`turn()`] decides what one run of the model computes: a function of its arguments, without clock, threads or
 //! numbers of the model. [`BlockPool`] keeps account of the KV cache, in blocks that sequences with the same
 //! beginning share. Neither changes a bit of any answer: a row depends on its own sequence alone. Read `turn` first.
+//!
+//! ```no_run
+//! # use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
+//! # use limpid::generate::Options;
+//! # let lm = limpid::Lm::open("runs/1")?;
+//! let mut engine = lm.engine(&EngineLimits::new(lm.config(), 4, 256))?; // four at a time
+//! for prompt in ["to be", "not to be"] {
+//!     let (prompt, options) = (lm.prompt_ids(prompt)?, Options::default());
+//!     engine.submit(EngineRequest { prompt, options, log_probs: None, reuse: true, steps: None })?;
+//! }
+//! let mut tell = |id, event| {
+//!     if let EngineEvent::Done(sample) = event {
+//!         println!("{id}: {}", sample.text);
+//!     }
+//!     true // false cancels the request
+//! };
+//! while engine.round(&mut tell)? {}
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod turn;
 
@@ -12,12 +31,14 @@ pub use turn::{SequenceProgress, Turn, TurnLimits, TurnRows, WaitingRequest, tur
 
 use crate::backend::BackendError;
 use crate::config::Config;
-use crate::generate::{FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
+use crate::generate::{
+    FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer, likeliest, log_sum_exp,
+};
 use crate::numeric::element::Element;
 use crate::ops::BLOCK;
 use crate::ops::cache_blocks;
 use crate::tokenizer::Tokenizer;
-use limpid_core::decode::{DecodeError, likeliest, log_sum_exp};
+use limpid_core::decode::DecodeError;
 use limpid_trace::interventions::{InterveningBackend, InterventionError, PlacedSteps, ResolvedSteps, SequenceSteps};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

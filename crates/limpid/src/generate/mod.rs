@@ -9,13 +9,17 @@
 
 mod error;
 mod fill;
+mod sample;
 mod writer;
 
+pub use crate::token_name::{TokenNameError, token_named};
 pub use error::GenerateError;
 pub(crate) use error::Result;
 pub use fill::Filled;
 pub(crate) use fill::fill;
-pub use limpid_core::decode::{DecodeError, Sampler, TokensBefore};
+pub use limpid_core::decode::DecodeError;
+pub use sample::{Sampler, TokensBefore};
+pub(crate) use sample::{likeliest, log_sum_exp};
 pub use writer::{Candidate, Choice, FinishReason, GeneratedToken, Options, Overflow, Sample, Writer};
 
 use crate::backend::BackendError;
@@ -118,7 +122,7 @@ pub fn generate(
     })
 }
 
-/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (R195). The
+/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation. The
 /// softmax is over the whole vocabulary, in f64. The engine has no other requests.
 ///
 /// # Errors

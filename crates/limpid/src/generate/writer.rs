@@ -4,8 +4,8 @@
 //! that the sample is finished. It holds back what is no whole character yet, and what may be the beginning of a stop
 //! text.
 
-use super::{DecodeError, GenerateError, Result, Sampler};
-use limpid_core::decode::{TokensBefore, likeliest, log_sum_exp};
+use super::{DecodeError, GenerateError, Result, Sampler, TokensBefore, likeliest, log_sum_exp};
+use limpid_core::numeric::math::exp_f64;
 use limpid_tokenizer::{TextStream, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -302,7 +302,7 @@ impl Writer {
             let logit = logits[token as usize];
             let piece = self.tokenizer.as_ref().map_or_else(|| Ok(token.to_string()), |t| t.piece(token))?;
             let chance = chances.binary_search_by_key(&token, |(token, _)| *token).map_or(0.0, |at| chances[at].1);
-            Ok(Candidate { token, piece, logit, probability: (f64::from(logit) - lse).exp(), chance })
+            Ok(Candidate { token, piece, logit, probability: exp_f64(f64::from(logit) - lse), chance })
         };
         let candidates = likeliest(logits, CANDIDATES).into_iter().map(candidate).collect::<Result<_, _>>()?;
         Ok(Choice { input_len, chosen: candidate(token)?, candidates })

@@ -425,7 +425,7 @@ impl Timelapse {
     /// The steps of the whole run, of which the last frame may not have come yet; none if no run's state beside the
     /// file can be read.
     pub fn run_steps(&self) -> Option<u64> {
-        Run::settings(self.path.parent()?, None).ok()?.map(|chosen| chosen.recipe.steps)
+        Run::settings(self.path.parent()?, None).ok()?.map(|(recipe, _)| recipe.steps)
     }
 
     /// Reads a frame, counted from 0.
@@ -540,7 +540,7 @@ impl TimelapseWriter {
     }
 
     /// The number of frames in the file.
-    pub fn kept(&self) -> u64 {
+    pub fn frame_count(&self) -> u64 {
         self.kept
     }
 

@@ -344,8 +344,8 @@ impl Observer for Probe {
         Ok(())
     }
 
-    fn kept(&self) -> u64 {
-        self.writer.as_ref().map_or(0, TimelapseWriter::kept)
+    fn looks(&self) -> u64 {
+        self.writer.as_ref().map_or(0, TimelapseWriter::frame_count)
     }
 
     fn write(&mut self, synced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

@@ -14,7 +14,7 @@ use crate::settings::{
     TuningSettings, Workflow, plain, read_text, refuse, wrong,
 };
 use crate::train::folder::{self, FolderContents};
-use crate::train::{Recipe, Run, RunSettings, TrainError};
+use crate::train::{Recipe, Run, RunOptions, TrainError, WindowOrder};
 use crate::{data, units};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -155,25 +155,26 @@ impl TrainingJob {
     ///
     /// # Errors
     /// If a value is none, is out of its range, or would change a model that has learned.
-    pub fn chosen(&self, learned: Option<&Config>) -> Result<(Config, RunSettings)> {
-        let llmc = (self.job.recipe == Some(Workflow::Llmc)).then(RunSettings::llmc);
-        let (config, usual) = match (learned, &self.tuning.from) {
+    pub fn chosen(&self, learned: Option<&Config>) -> Result<(Config, Recipe, RunOptions)> {
+        let llmc = (self.job.recipe == Some(Workflow::Llmc)).then(llmc).transpose()?;
+        let (config, (recipe, options)) = match (learned, &self.tuning.from) {
             (Some(learned), Some(from)) => {
                 let config = self.settings.config_of(from, learned)?;
                 let adapter = self.tuning.lora.is_some();
-                let mut usual = llmc.unwrap_or_else(|| RunSettings::fine_tuning(&config, adapter));
-                usual.recipe.context = self.settings.config(learned)?.context_length.min(usual.recipe.context);
-                (config, usual)
+                let fine_tuning = || (Recipe::fine_tuning(&config, adapter), RunOptions::fine_tuning());
+                let (recipe, options) = llmc.unwrap_or_else(fine_tuning);
+                let context = self.settings.config(learned)?.context_length.min(recipe.context);
+                (config, (Recipe { context, ..recipe }, options))
             }
             _ => {
-                let usual = llmc.map_or_else(|| RunSettings::preset(self.preset()), Ok)?;
+                let preset = || Ok::<_, Error>((Recipe::preset(self.preset())?, RunOptions::preset(self.preset())?));
+                let usual = llmc.map_or_else(preset, Ok)?;
                 (self.settings.config(&Config::preset(self.preset())?)?, usual)
             }
         };
-        let (recipe, options) = (self.settings.over(&usual.recipe)?, self.settings.over(&usual.options)?);
-        let chosen = RunSettings { recipe, options };
-        chosen.check().map_err(|error| self.settings.blame(error))?;
-        Ok((config, chosen))
+        let (recipe, options) = (self.settings.over(&recipe)?, self.settings.over(&options)?);
+        recipe.check().and_then(|()| options.check_ranges()).map_err(|error| self.settings.blame(error))?;
+        Ok((config, recipe, options))
     }
 
     /// The training. `base` is the model of [`TrainingJob::base`], opened; its folder is named ([`Training::folder`])
@@ -196,7 +197,7 @@ impl TrainingJob {
             (None, Some(folder)) if self.tuning.from.is_some() => Some(own_config(folder)?),
             _ => None,
         };
-        let (config, RunSettings { recipe, options }) = self.chosen(learned.as_ref())?;
+        let (config, recipe, options) = self.chosen(learned.as_ref())?;
         if resumed.as_ref().is_none_or(|folder| !folder.join("tokenizer.json").exists()) {
             self.check_tokenizer(base.as_ref())?;
         }
@@ -358,7 +359,7 @@ fn lowest_layer(
             let mut layer = SettingsLayer::read(&folder.join("limpid.toml"), known)?;
             same_as_begun(&folder, &layer, given)?;
             // what was chosen anew when it went on before stays chosen
-            if let Some(RunSettings { recipe, options }) = Run::settings(&folder, job.resume_step)? {
+            if let Some((recipe, options)) = Run::settings(&folder, job.resume_step)? {
                 let steps = recipe.fields().into_iter().filter(|(setting, _)| setting.name == "steps");
                 for (setting, value) in steps.chain(options.fields()) {
                     let found = layer.values.iter_mut().find(|(other, _)| other.name == setting.name);
@@ -368,6 +369,13 @@ fn lowest_layer(
             Ok((Some(layer), None))
         }
     }
+}
+
+/// The settings of llm.c's train_gpt2: its preset's, with a step more (it counts from 0 to 40) and its shuffled
+/// batches.
+fn llmc() -> Result<(Recipe, RunOptions)> {
+    let recipe = Recipe { steps: 41, windows: WindowOrder::Shuffled, ..Recipe::preset("llmc-gpt2")? };
+    Ok((recipe, RunOptions::preset("llmc-gpt2")?))
 }
 
 /// Refuses to go on with a run otherwise than it began.

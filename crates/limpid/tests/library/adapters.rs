@@ -18,7 +18,7 @@ use limpid::numeric::random;
 use limpid::numeric::simd::Level;
 use limpid::ops::Batch;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
-use limpid::train::{Batches, Control, Objective, Recipe, Run, TrainEvent, Trainer, WindowShape};
+use limpid::train::{Batches, Control, Objective, Recipe, Run, RunData, TrainEvent, Trainer, WindowShape};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -589,8 +589,12 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             let cpu = Box::new(Cpu::new(&model, 2));
             let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
             let path = folder.0.join(format!("{name}-{out}"));
-            let mut run =
-                Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer).unwrap();
+            let mut run = Run::new(
+                trainer,
+                Some(path.clone()),
+                RunData { train: &train, validation: &empty, objective: Objective::NextToken, tokenizer: &tokenizer },
+            )
+            .unwrap();
             run.options.save_every = 0;
             if resume {
                 assert_eq!(run.resume(None).unwrap(), 4);

@@ -27,15 +27,16 @@ use limpid::backend::{Backend, Reference};
 use limpid::checkpoint::{Format, safetensors_file};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::source::TextSource;
-use limpid::engine::DecoderLimits;
+use limpid::embed::{Pooling, normalized};
+use limpid::engine::{DecoderLimits, EngineLimits};
 use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::memory;
 use limpid::model::{Lora, MemoryPart, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::ranks::threads::{ThreadRank, threads};
-use limpid::train::{Control, Ranks, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
-use limpid::{Device, Error, Lm, Machine, Pooling, Trained, Training, normalized, trace};
+use limpid::train::{Control, Ranks, Recipe, RunOptions, Summary, TrainEvent};
+use limpid::{Device, Error, Lm, Machine, Trained, Training, trace};
 use std::fs;
 use std::path::Path;
 
@@ -44,9 +45,8 @@ const TEXT: &str = "to be or not to be, that is the question.\n";
 /// A quick run of a small model on the text above.
 fn training(steps: u64) -> Training {
     let config = Config { d_model: 32, d_ff: 64, n_layer: 2, context_length: 32, ..Config::preset("nano").unwrap() };
-    let RunSettings { recipe, options } = RunSettings::preset("nano").unwrap();
-    let options = RunOptions { eval_every: 4, preflight: false, ..options };
-    let recipe = Recipe { steps, batch_size: 4, ..recipe };
+    let options = RunOptions { eval_every: 4, preflight: false, ..RunOptions::preset("nano").unwrap() };
+    let recipe = Recipe { steps, batch_size: 4, ..Recipe::preset("nano").unwrap() };
     Training::new(config, recipe).options(options).text(TEXT.repeat(40)).tokenizer("char").machine(Machine::cpu(2))
 }
 
@@ -430,6 +430,13 @@ fn what_cannot_be_done_is_said() {
     says(Training::preset("nanoo").unwrap_err(), &["nanoo"]);
     says(training(2).text("").run().unwrap_err(), &["empty"]);
     says(Lm::open("no-such-folder").unwrap_err(), &["no-such-folder"]);
+    let limits = EngineLimits::new(lm.config(), 1, 8);
+    for (limits, what) in [
+        (EngineLimits { prompt_rows: 0, ..limits }, "at least one row of prompts"),
+        (EngineLimits { sequences: 0, ..limits }, "at least one sequence"),
+    ] {
+        says(lm.engine(&limits).err().unwrap(), &[what]);
+    }
     let bytes = limpid::tokenizer::Tokenizer::named("gpt2").unwrap();
     says(lm.with_tokenizer(bytes).unwrap_err(), &["50257", "do not belong together"]);
 }
@@ -527,7 +534,7 @@ fn a_token_is_named_by_its_text_or_its_number() {
         .map(|name| Tokenizer::for_texts(name, &|| vec![text.into()], &[], 1).unwrap());
     let mut spaced = 0;
     for tokenizer in &tokenizers {
-        let named = |text: &str| limpid::token_named(text, Some(tokenizer), tokenizer.vocab_size());
+        let named = |text: &str| limpid::generate::token_named(text, Some(tokenizer), tokenizer.vocab_size());
         let refused = |text: &str| named(text).unwrap_err().to_string();
         let encoded = |text: &str| tokenizer.encode(text).unwrap_or_default();
         for id in 0..tokenizer.vocab_size().min(2000) as u32 {
@@ -558,8 +565,8 @@ fn a_token_is_named_by_its_text_or_its_number() {
         assert!(refused("").contains("empty") || tokenizer.token("").is_some());
     }
     assert!(spaced > 10, "{spaced}");
-    assert_eq!(limpid::token_named("5", None, 6).unwrap(), 5);
+    assert_eq!(limpid::generate::token_named("5", None, 6).unwrap(), 5);
     for (text, says) in [("6", "6"), ("cat", "without a tokenizer"), ("", "without a tokenizer")] {
-        assert!(limpid::token_named(text, None, 6).unwrap_err().to_string().contains(says), "{text:?}");
+        assert!(limpid::generate::token_named(text, None, 6).unwrap_err().to_string().contains(says), "{text:?}");
     }
 }

@@ -5,7 +5,7 @@ use limpid::config::Config;
 use limpid::numeric::random::below;
 use limpid::settings::{SettingsLayer, training_settings};
 use limpid::train::ranks::threads::threads;
-use limpid::train::{Control, Recipe, RunOptions, RunSettings, TrainEvent};
+use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
 use limpid::{Machine, Training, TrainingJob};
 use std::fs;
 
@@ -23,13 +23,7 @@ fn config() -> Config {
 }
 
 fn recipe() -> Recipe {
-    Recipe {
-        steps: 5000,
-        batch_size: 2,
-        learning_rate: 0.02,
-        warmup_steps: 20,
-        ..RunSettings::preset("nano").unwrap().recipe
-    }
+    Recipe { steps: 5000, batch_size: 2, learning_rate: 0.02, warmup_steps: 20, ..Recipe::preset("nano").unwrap() }
 }
 
 fn training(sentences: usize) -> Training {
@@ -41,7 +35,7 @@ fn given(sentences: usize, settings: &[(&str, &str)]) -> Training {
     let named = settings.iter().map(|(name, value)| (*name, value.into()));
     let layer = SettingsLayer::arguments(named).unwrap();
     let training = TrainingJob::new(vec![layer], None, &training_settings()).unwrap().training(None).unwrap();
-    let options = RunOptions { preflight: false, ..RunSettings::preset("nano").unwrap().options };
+    let options = RunOptions { preflight: false, ..RunOptions::preset("nano").unwrap() };
     let training = training.config(config()).recipe(recipe()).options(options).text(text(sentences)).tokenizer("char");
     training.machine(Machine::cpu(1)).fitting_text()
 }

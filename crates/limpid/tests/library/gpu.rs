@@ -4,13 +4,14 @@
 
 use crate::common::folder::Folder;
 use limpid::data::source::TextSource;
+use limpid::embed::Pooling;
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Sampler};
 use limpid::gpu::{GpuChoice, GpuDevice};
 use limpid::receipt::Receipt;
 use limpid::trace::Keep;
 use limpid::train::Recipe;
-use limpid::{Device, Error, Lm, Machine, Pooling, Training};
+use limpid::{Device, Error, Lm, Machine, Training};
 
 fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
     assert_eq!(gpu.len(), cpu.len(), "{what}");

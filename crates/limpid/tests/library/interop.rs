@@ -914,7 +914,7 @@ fn vectors_are_those_of_sentence_transformers() {
             cut += usize::from(over > 0);
             let vector = lm.embed_ids(&ids, pooling).unwrap();
             assert_eq!(there.embed_ids(&ids, pooling).unwrap(), vector, "case {n}");
-            let vector = if recipe.normalized { limpid::normalized(vector) } else { vector };
+            let vector = if recipe.normalized { limpid::embed::normalized(vector) } else { vector };
             for (x, wanted) in vector.iter().zip(wanted.as_array().unwrap()) {
                 worst = worst.max((x - wanted.as_f64().unwrap() as f32).abs());
             }

@@ -9,13 +9,14 @@ use limpid::engine::{DecodeRows, Decoder, DecoderLimits};
 use limpid::model::{Mode, Model};
 use limpid::numeric::random;
 use limpid::ops::Batch;
+use limpid::trace::interventions::Source;
 use limpid::trace::interventions::{
     Action, ColumnAction, Direction, InterveningBackend, Positions, ResolvedStep, ResolvedSteps, SequenceSteps,
     StepPositions, StepSite, WeightAction,
 };
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid::trace::{Keep, NamedTensor, Trace};
-use limpid::{Interventions, Lm, Source, Step};
+use limpid::{Interventions, Lm, Step};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

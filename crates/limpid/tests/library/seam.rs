@@ -21,8 +21,8 @@ use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Keep, Trace};
 use limpid::train::evaluate::score;
 use limpid::train::{
-    Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunOptions, Schedule, Summary, TrainError,
-    TrainEvent, Trainer, WindowShape, Windows,
+    Batches, Control, Divergence, Documents, Objective, Recipe, Run, RunData, RunOptions, Schedule, Summary,
+    TrainError, TrainEvent, Trainer, WindowShape, Windows,
 };
 use std::fs;
 use std::ops::Range;
@@ -325,7 +325,12 @@ fn run<'a>(told: &Arc<Told>, folder: &Path, text: &'a Tokens, tokenizer: &'a Tok
     // one that runs ahead does so where nothing is to be done between two steps
     let every = if trainer.backend.runs_ahead() { 4 } else { 1 };
     trainer.recipe.steps = 3 + every / 2;
-    let mut run = Run::new(trainer, Some(folder.into()), text, text, Objective::NextToken, tokenizer).unwrap();
+    let mut run = Run::new(
+        trainer,
+        Some(folder.into()),
+        RunData { train: text, validation: text, objective: Objective::NextToken, tokenizer },
+    )
+    .unwrap();
     run.options = RunOptions { eval_every: every, save_every: every, eval_tokens: 40, ..RunOptions::default() };
     run
 }
@@ -396,7 +401,12 @@ fn told_by(
     trainer.recipe = recipe;
     let folder = Some(folder.to_path_buf());
     let resumes = folder.as_deref().is_some_and(Run::can_resume);
-    let mut run = Run::new(trainer, folder, text, text, Objective::NextToken, &tokenizer).unwrap();
+    let mut run = Run::new(
+        trainer,
+        folder,
+        RunData { train: text, validation: text, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     run.options = options;
     if resumes {
         run.resume(None).unwrap();

@@ -195,11 +195,12 @@ fn weights_that_do_not_fit_are_refused_by_name() {
 fn a_model_keeps_its_weights_once() {
     use limpid::checkpoint::{self, Format, ModelData, store::Dtype};
     use limpid::data::source::TextSource;
+    use limpid::embed::Pooling;
     use limpid::engine::DecoderLimits;
     use limpid::generate::Options;
     use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
     use limpid::train::RunOptions;
-    use limpid::{Lm, Pooling, Training};
+    use limpid::{Lm, Training};
     if !alone("shared::a_model_keeps_its_weights_once", "copies of trained weights") {
         return;
     }

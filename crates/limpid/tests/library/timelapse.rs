@@ -10,7 +10,7 @@ use limpid::trace::Keep;
 use limpid::trace::heads::look;
 use limpid::trace::lens::lens;
 use limpid::train::ranks::threads::threads;
-use limpid::train::{Control, Recipe, RunOptions, RunSettings, TrainEvent};
+use limpid::train::{Control, Recipe, RunOptions, TrainEvent};
 use limpid::{Device, Error, Lm, Machine, Training};
 use serde_json::Value;
 use std::fs;
@@ -25,17 +25,11 @@ fn config() -> Config {
 }
 
 fn recipe() -> Recipe {
-    Recipe {
-        steps: 9,
-        batch_size: 2,
-        learning_rate: 0.01,
-        warmup_steps: 1,
-        ..RunSettings::preset("nano").unwrap().recipe
-    }
+    Recipe { steps: 9, batch_size: 2, learning_rate: 0.01, warmup_steps: 1, ..Recipe::preset("nano").unwrap() }
 }
 
 fn options() -> RunOptions {
-    let options = RunSettings::preset("nano").unwrap().options;
+    let options = RunOptions::preset("nano").unwrap();
     RunOptions {
         eval_every: 3,
         save_every: 4,
@@ -339,7 +333,7 @@ fn the_reference_can_be_watched() {
 #[test]
 fn the_file_of_nano_stays_small() {
     let f = Folder::new("nano");
-    let recipe = Recipe { steps: 1, batch_size: 1, ..RunSettings::preset("nano").unwrap().recipe };
+    let recipe = Recipe { steps: 1, batch_size: 1, ..Recipe::preset("nano").unwrap() };
     let nano = Training::preset("nano").unwrap().recipe(recipe).options(RunOptions { preflight: false, ..options() });
     nano.folder(f.at("run")).run().unwrap();
     let header = Timelapse::open(f.at("run")).unwrap().header().clone();

@@ -16,7 +16,7 @@ use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{
     Batches, Control, Divergence, Documents, Objective, PreflightError, Ranks, RanksError, Recipe, Reduction, Run,
-    RunOptions, RunSettings, Summary, TrainError, TrainEvent, Trainer, WindowShape, Windows, lr_finder, preflight,
+    RunData, RunOptions, Summary, TrainError, TrainEvent, Trainer, WindowShape, Windows, lr_finder, preflight,
 };
 use std::fs;
 use std::ops::Range;
@@ -50,8 +50,8 @@ fn options() -> RunOptions {
     RunOptions { eval_every: 4, save_every: 4, eval_tokens: 40, ..RunOptions::default() }
 }
 
-fn with(recipe: Recipe) -> RunSettings {
-    RunSettings { recipe, options: options() }
+fn with(recipe: Recipe) -> (Recipe, RunOptions) {
+    (recipe, options())
 }
 
 fn weights(trainer: &Trainer) -> Vec<u32> {
@@ -423,14 +423,19 @@ fn documents(ids: &[u32]) -> Tokens {
 
 fn run_until(
     folder: &std::path::Path,
-    RunSettings { recipe, options }: RunSettings,
+    (recipe, options): (Recipe, RunOptions),
     config: &Config,
     stop_at: Option<u64>,
     resume: bool,
 ) -> Vec<u32> {
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
     let (trainer, folder, tokenizer) = (trainer(config, recipe), Some(folder.to_path_buf()), letters());
-    let mut run = Run::new(trainer, folder, &text, &validation, Objective::NextToken, &tokenizer).unwrap();
+    let mut run = Run::new(
+        trainer,
+        folder,
+        RunData { train: &text, validation: &validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     run.options = options;
     if resume {
         run.resume(None).unwrap();
@@ -448,10 +453,10 @@ fn a_resumed_run_is_the_run_that_was_not_stopped() {
     let config = Config { dropout: Dropout::everywhere(0.2), ..tiny() };
     let sgd = Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() };
     let documents = Recipe { accumulate: 2, whole_documents: true, cross_documents: false, ..recipe() };
-    let muon = RunSettings {
-        recipe: Recipe { optimizer: Method::Muon, ema: 0.9, label_smoothing: 0.1, z_loss: 1e-3, ..recipe() },
-        options: RunOptions { keep: 2, ..options() },
-    };
+    let muon = (
+        Recipe { optimizer: Method::Muon, ema: 0.9, label_smoothing: 0.1, z_loss: 1e-3, ..recipe() },
+        RunOptions { keep: 2, ..options() },
+    );
     for (n, recipe) in [with(recipe()), with(sgd), with(documents), muon].into_iter().enumerate() {
         let (whole, parts) = (Folder::absent(&format!("whole{n}")), Folder::absent(&format!("parts{n}")));
         let want = run_until(&whole, recipe, &config, None, false);
@@ -481,8 +486,12 @@ fn a_resume_with_other_settings_says_which() {
     let (text, validation, tokenizer) = (documents(&ids()[..500]), documents(&ids()[500..]), letters());
     let refused = |config: &Config, recipe: Recipe, text: &Tokens| {
         let trainer = trainer(config, recipe);
-        let mut run =
-            Run::new(trainer, Some(dir.0.clone()), text, &validation, Objective::NextToken, &tokenizer).unwrap();
+        let mut run = Run::new(
+            trainer,
+            Some(dir.0.clone()),
+            RunData { train: text, validation: &validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+        )
+        .unwrap();
         run.resume(None).unwrap_err().to_string()
     };
     let error = refused(&tiny(), Recipe { learning_rate: 2e-3, ..recipe() }, &text);
@@ -503,9 +512,12 @@ fn a_resume_with_other_settings_says_which() {
     assert!(error.contains("the training text is a different one"), "{error}");
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
-    let mut run =
-        Run::new(trainer_of(recipe()), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
-            .unwrap();
+    let mut run = Run::new(
+        trainer_of(recipe()),
+        Some(dir.0.clone()),
+        RunData { train: &text, validation: &validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     run.options = RunOptions {
         eval_every: 5,
         save_every: 1,
@@ -518,9 +530,12 @@ fn a_resume_with_other_settings_says_which() {
     assert_eq!(run.resume(None).unwrap(), 5);
     drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
-    let mut run =
-        Run::new(trainer(&tiny(), recipe()), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
-            .unwrap();
+    let mut run = Run::new(
+        trainer(&tiny(), recipe()),
+        Some(dir.0.clone()),
+        RunData { train: &text, validation: &validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     assert!(run.resume(None).unwrap_err().to_string().contains("cut short"));
 }
 
@@ -686,7 +701,12 @@ fn told(
     validation: &Tokens,
 ) -> (Result<Summary, TrainError>, Vec<String>) {
     let tokenizer = letters();
-    let mut run = Run::new(trainer, Some(folder.into()), train, validation, Objective::NextToken, &tokenizer).unwrap();
+    let mut run = Run::new(
+        trainer,
+        Some(folder.into()),
+        RunData { train, validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     run.options = options;
     let resumes = Run::can_resume(folder);
     let began = if resumes { run.resume(None).map(drop) } else { Ok(()) };
@@ -707,25 +727,31 @@ fn states_are_kept_and_gone_back_to() {
     let dir = Folder::absent("kept");
     let recipe = Recipe { steps: 20, ..recipe() };
     let options = RunOptions { save_every: 3, keep: 2, ..options() };
-    let want = run_until(&dir, RunSettings { recipe, options }, &tiny(), None, false);
+    let want = run_until(&dir, (recipe, options), &tiny(), None, false);
     assert_eq!(limpid::train::run::kept_steps(&dir), [15, 18, 20], "the last, and two before it");
     let read = |file: &str| fs::read(dir.join("state").join(file)).unwrap();
     assert_eq!(read("last.safetensors"), read("step-00000020.safetensors"));
     // from an earlier one the same end is reached
     let tokenizer = letters();
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
-    let mut run =
-        Run::new(trainer(&tiny(), recipe), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
-            .unwrap();
+    let mut run = Run::new(
+        trainer(&tiny(), recipe),
+        Some(dir.0.clone()),
+        RunData { train: &text, validation: &validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     run.options = options;
     assert!(run.resume(Some(7)).is_err(), "there is no such state");
     assert_eq!(run.resume(Some(15)).unwrap(), 15);
     run.go(&mut |_| Control::Continue).unwrap();
     assert_eq!(weights(&run.trainer), want);
     // one process at a time
-    let mut other =
-        Run::new(trainer(&tiny(), recipe), Some(dir.0.clone()), &text, &validation, Objective::NextToken, &tokenizer)
-            .unwrap();
+    let mut other = Run::new(
+        trainer(&tiny(), recipe),
+        Some(dir.0.clone()),
+        RunData { train: &text, validation: &validation, objective: Objective::NextToken, tokenizer: &tokenizer },
+    )
+    .unwrap();
     let error = other.resume(None).unwrap_err();
     assert!(matches!(error, TrainError::Busy { .. }), "{error}");
     drop(run);
@@ -865,9 +891,12 @@ fn a_state_of_another_format_is_refused() {
         let mut other = bytes.clone();
         other[at + here.len() - 2] = format;
         fs::write(&path, other).unwrap();
-        let mut run =
-            Run::new(trainer(&tiny(), recipe()), Some(dir.0.clone()), &text, &none, Objective::NextToken, &tokenizer)
-                .unwrap();
+        let mut run = Run::new(
+            trainer(&tiny(), recipe()),
+            Some(dir.0.clone()),
+            RunData { train: &text, validation: &none, objective: Objective::NextToken, tokenizer: &tokenizer },
+        )
+        .unwrap();
         let error = run.resume(None).unwrap_err().to_string();
         assert!(error.contains(&format!("format {}", format as char)) && error.contains(said), "{error}");
     }
@@ -887,7 +916,13 @@ fn batches_and_recipes_out_of_range_are_refused() {
         let none = Tokens::default();
         let mut trainer = self::trainer(&tiny(), self::recipe());
         trainer.recipe = recipe;
-        Run::new(trainer, None, train, &none, Objective::NextToken, &tokenizer).unwrap().go(&mut |_| Control::Continue)
+        Run::new(
+            trainer,
+            None,
+            RunData { train, validation: &none, objective: Objective::NextToken, tokenizer: &tokenizer },
+        )
+        .unwrap()
+        .go(&mut |_| Control::Continue)
     };
     assert!(go(Recipe { steps: 2, ..recipe() }, &text).is_ok());
     for wrong in [

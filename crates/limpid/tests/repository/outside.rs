@@ -7,7 +7,8 @@ use std::process::Command;
 const MAIN: &str = r#"
 use limpid::generate::Options;
 use limpid::train::{Control, Recipe};
-use limpid::{Error, Pooling, Training};
+use limpid::{Error, Training};
+use limpid::embed::Pooling;
 
 fn main() -> Result<(), Error> {
     let recipe = Recipe { steps: 5, batch_size: 2, context: 16, ..Recipe::preset("nano")? };

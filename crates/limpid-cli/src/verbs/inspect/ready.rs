@@ -182,8 +182,7 @@ fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Resu
     ids.check_ids(config.vocab_size)?;
     let recipe = recipe(dir)?.unwrap_or_default();
     let context = if recipe.context == 0 { config.context_length } else { recipe.context.min(config.context_length) };
-    let objective =
-        limpid::objective(config, checkpoint.tokenizer.as_ref(), (config.vocab_size, config.n_segment > 1))?;
+    let objective = limpid::objective(config, checkpoint.tokenizer.as_ref(), config.vocab_size, config.n_segment > 1)?;
     Ok(Windows::new("text", &ids, WindowShape { context, objective, documents: recipe.documents() })?
         .first(args.batch_size.into()))
 }

@@ -235,7 +235,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A tensor that exists only in [`Mode::Inspect`].
-    pub fn kept(&mut self, module: Module, hook: &str, cols: usize, axes: Axes) -> Option<Region> {
+    pub fn inspected(&mut self, module: Module, hook: &str, cols: usize, axes: Axes) -> Option<Region> {
         matches!(self.mode, Mode::Inspect { .. }).then(|| self.watched(module, hook, cols, axes))?
     }
 

@@ -5,9 +5,9 @@
 //! renormalised, and one uniform draw chooses a token by adding up probabilities in f64. The least likely tokens are
 //! cut first; equal logits are ranked by id, the lowest first.
 
-use super::DecodeError as Error;
-use crate::numeric::math::{exp_f64, ln_f64};
 use crate::numeric::random;
+use limpid_core::decode::DecodeError as Error;
+use limpid_core::numeric::math::{exp_f64, ln_f64};
 use std::cmp::Ordering;
 
 /// How a token is chosen.
@@ -109,7 +109,7 @@ impl Sampler {
     /// # Errors
     /// If a setting is out of its range, a logit is NaN or infinite, or all are minus infinity.
     pub fn pick(&self, logits: &[f32], before: TokensBefore, sample: u64, step: u64) -> Result<u32, Error> {
-        Ok(self.draw(&self.kept(logits, before)?, sample, step))
+        Ok(self.draw(&self.candidates(logits, before)?, sample, step))
     }
 
     /// The tokens that may follow, with their probabilities, the most likely first.
@@ -117,7 +117,7 @@ impl Sampler {
     /// # Errors
     /// As [`Sampler::pick`].
     pub fn distribution(&self, logits: &[f32], before: TokensBefore) -> Result<Vec<(u32, f64)>, Error> {
-        let mut choices = self.kept(logits, before)?;
+        let mut choices = self.candidates(logits, before)?;
         let total: f64 = choices.iter().map(|c| c.weight).sum();
         choices.sort_unstable_by(rank);
         Ok(choices.iter().map(|c| (c.token, c.weight / total)).collect())
@@ -133,14 +133,14 @@ impl Sampler {
         before: TokensBefore,
         (sample, step): (u64, u64),
     ) -> Result<(u32, Vec<(u32, f64)>), Error> {
-        let kept = self.kept(logits, before)?;
+        let kept = self.candidates(logits, before)?;
         let total: f64 = kept.iter().map(|c| c.weight).sum();
         let chances = kept.iter().map(|c| (c.token, c.weight / total)).collect();
         Ok((self.draw(&kept, sample, step), chances))
     }
 
     /// The tokens left after all cuts, ascending by id; at least one.
-    fn kept(&self, logits: &[f32], before: TokensBefore) -> Result<Vec<Choice>, Error> {
+    fn candidates(&self, logits: &[f32], before: TokensBefore) -> Result<Vec<Choice>, Error> {
         self.check()?;
         check_logits(logits)?;
         let penalties = [self.repetition_penalty - 1.0, self.presence_penalty, self.frequency_penalty];
