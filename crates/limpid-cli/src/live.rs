@@ -70,8 +70,11 @@ mod served {
             let url = port.url();
             show::say(format_args!("watch the training at {url}; the page ends with it"));
             // what `limpid serve` answers with: the processor's bits, whatever trains
-            let how =
-                ServedAs { id: models::name(folder), machine: Machine::cpu(plan.machine.threads), template: None };
+            let how = ServedAs {
+                id: models::name(folder),
+                machine: Machine { clock: plan.machine.clock, ..Machine::cpu(plan.machine.threads) },
+                template: None,
+            };
             Ok(LivePage { folder: folder.into(), url, how, port: Some(port), server: None })
         }
 

@@ -358,7 +358,7 @@ impl MachineOptions {
 
     /// Threads to use.
     pub fn threads(&self) -> usize {
-        threads(self.settings.threads)
+        threads(self.settings.threads.0)
     }
 }
 

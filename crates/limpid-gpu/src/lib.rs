@@ -38,8 +38,8 @@ pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
 
 use device::{Buffer, STAGING, rounded};
 use limpid_core::backend::{
-    Backend, BackendError, BackendOptions, DeviceBytes, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory,
-    UpdateReport,
+    Backend, BackendError, BackendOptions, DeviceBytes, DeviceMemory, Result, SharedWeights, ThreadChooser, Ticket,
+    TrainingMemory, UpdateReport,
 };
 use limpid_core::matrix::Precision;
 use limpid_core::model::{MemoryPart, Mode, Model};
@@ -543,6 +543,9 @@ impl Backend for Gpu {
     fn restrict_updates(&mut self) {}
     fn runs_ahead(&self) -> bool {
         true
+    }
+    fn thread_choosers(&self) -> &[ThreadChooser] {
+        &[]
     }
     fn transferred(&self) -> DeviceBytes {
         self.device.transferred()

@@ -220,6 +220,7 @@ fn machine(threads: Option<usize>, precision: &str, simd: Option<&str>, device: 
     }
     Ok(Machine {
         threads: threads.unwrap_or(all.threads),
+        clock: all.clock.filter(|_| threads.is_none()),
         precision: parse_axis(precision).map_err(|error| wrong("precision", &error))?,
         level: match simd {
             Some(name) => limpid::numeric::simd::Level::named(name).map_err(|error| wrong("simd", &error))?,

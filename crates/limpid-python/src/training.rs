@@ -95,6 +95,7 @@ fn event(plan: &TrainingPlan, event: &TrainEvent) -> Option<Value> {
             let steps = plan.recipe.steps;
             json!({ "event": "validated", "step": step, "steps": steps, "loss": loss, "tokens": tokens, "best": best })
         }
+        TrainEvent::Threads(step, times) => json!({ "event": "threads", "step": step, "threads": times.chosen }),
         TrainEvent::Saved(step) => json!({ "event": "saved", "step": step }),
         TrainEvent::Notice(text) => json!({ "event": "notice", "text": text }),
         _ => return None,

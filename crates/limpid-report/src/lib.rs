@@ -213,6 +213,7 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
         tok_s: if seconds > 0.0 { tokens / seconds } else { 0.0 },
         peak_rss_bytes: summary["peak_rss_bytes"].as_u64(),
         device_bytes: None,
+        threads: None,
         entropy_floor: summary["entropy_floor"].as_f64(),
         stopped,
         ended_early: done && summary["ended_early"] == true,

@@ -40,7 +40,7 @@ use crate::trainer::{Gradient, StepReport, Trainer, Weights};
 use limpid_base::files::OutputFile;
 use limpid_base::plural::plural;
 use limpid_checkpoint::{Carried, CheckpointError, write_text};
-use limpid_core::backend::DeviceBytes;
+use limpid_core::backend::{DeviceBytes, ThreadTimes};
 use limpid_core::model::Module;
 use limpid_core::optimizer::Change;
 use limpid_data::{Tokens, text_bytes};
@@ -63,6 +63,9 @@ pub enum TrainEvent {
     /// What a step's update did to each layer, every [`RunOptions::layer_stats_every`] steps. It comes before the event
     /// of the step.
     Layers(u64, Vec<LayerUpdate>),
+    /// The number of threads that was found to be the fastest, with the seconds of a step. It comes after the event of
+    /// the step, where the number is neither fixed nor what it was before: all threads at first.
+    Threads(u64, ThreadTimes),
     /// Progress of an evaluation on validation text: tokens done, and all tokens.
     Evaluating(usize, usize),
     /// The validation loss was measured.
@@ -138,6 +141,9 @@ pub struct Summary {
     /// Bytes per step to a device with its own memory, and from it, on average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<[u64; 2]>,
+    /// The number of threads in the end, and the seconds of a step with each that was tried, if it was not fixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<ThreadTimes>,
     /// The least loss that any model can reach on the validation text, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entropy_floor: Option<f64>,
@@ -221,6 +227,10 @@ pub struct Run<'a> {
     changes: Vec<Change>,
     /// Whether process 0 of several writes files.
     rank0_writes: bool,
+    /// The number of threads that was told last.
+    threads_told: Option<usize>,
+    /// Tokens of a step of this process.
+    step_tokens: usize,
 }
 
 /// Why training ends before its last step.
@@ -282,6 +292,8 @@ impl<'a> Run<'a> {
             moved: DeviceBytes::default(),
             changes: vec![],
             rank0_writes: false,
+            threads_told: None,
+            step_tokens: 0,
         })
     }
 
@@ -323,10 +335,32 @@ impl<'a> Run<'a> {
             let mut stop = self.log_step(&step, moved, tell);
             stop |= self.log_layers(&step, tell);
             stop |= tell(TrainEvent::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
+            stop |= self.tell_threads(&step, tell);
             stop = self.trainer.team.agree(stop)?;
             end = self.after_step(&windows, stop, tell)?;
         }
         self.finish(windows, start.elapsed().as_secs_f64() + seconds_before, end, tell)
+    }
+
+    /// Tells how many threads are used, if their number has changed and that is worth at least a twentieth of a step.
+    fn tell_threads(&mut self, step: &StepReport, tell: Tell) -> bool {
+        self.step_tokens = step.tokens / self.trainer.team.size();
+        let Some(times) = self.thread_times() else { return false };
+        let before = self.threads_told.unwrap_or(times.most);
+        let seconds = |threads| times.seconds.iter().find(|(n, _)| *n == threads).map(|(_, seconds)| *seconds);
+        let gains = seconds(before).zip(seconds(times.chosen)).is_none_or(|(before, now)| now < 0.95 * before);
+        if times.chosen == before || !gains {
+            return false;
+        }
+        self.threads_told = Some(times.chosen);
+        tell(TrainEvent::Threads(step.step, times)) == Control::Stop
+    }
+
+    /// What steps took with each number of threads that was tried; none before the first search has ended, or if the
+    /// number is fixed.
+    fn thread_times(&self) -> Option<ThreadTimes> {
+        let chooser = self.trainer.backend.thread_choosers().first()?;
+        chooser.is_settled().then(|| chooser.times(self.step_tokens as f64))
     }
 
     /// Tells what came up before the run went on.
@@ -637,6 +671,7 @@ impl<'a> Run<'a> {
             tok_s: self.state.tokens as f64 / seconds.max(1e-9),
             peak_rss_bytes: None,
             device_bytes: (self.moving_steps > 0).then(|| [moved.to, moved.from].map(|all| all / self.moving_steps)),
+            threads: self.thread_times().filter(|times| times.seconds.len() > 1),
             entropy_floor: None,
             stopped,
             ended_early: end == Some(End::Early),

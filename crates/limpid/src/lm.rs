@@ -128,7 +128,7 @@ impl Lm {
         load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
         machine: Machine,
     ) -> Result<Lm> {
-        let plain = Machine::cpu(machine.threads);
+        let plain = Machine { clock: machine.clock, ..Machine::cpu(machine.threads) };
         let held = shared_weights(&config, &plain, None, load)?;
         let ready = Arc::new(Mutex::new(machine.shares_weights_with(&plain).then(|| held.clone())));
         Ok(Lm { tokenizer, chat_template, ready, ..Lm::of(config, Arc::new(Weights::Held(held)), machine) })

@@ -1,7 +1,7 @@
 //! Where and how a model runs: the device, threads, instructions and precision. Read `lm` next.
 
 use crate::backend::TrainingMemory;
-use crate::backend::{self, Backend, BackendError, BackendOptions, Cpu, DeviceMemory, Reference, SharedWeights};
+use crate::backend::{self, Backend, BackendError, BackendOptions, Clock, Cpu, DeviceMemory, Reference, SharedWeights};
 use crate::config::{ConfigError, unknown};
 use crate::device::Device;
 use crate::matrix::Precision;
@@ -9,8 +9,11 @@ use crate::model::Model;
 use crate::numeric::element::Element;
 use crate::numeric::simd::Level;
 use std::num::NonZero;
+use std::sync::LazyLock;
+use std::time::Instant;
 
 mod faster;
+mod step_times;
 
 /// Where and how a model runs.
 ///
@@ -27,8 +30,10 @@ pub struct Machine {
     /// Which GPU, where the device is one: its number in the list of adapters or a part of its name; empty for the
     /// best.
     pub gpu: String,
-    /// Threads of the processor. Results are the same on any number.
+    /// Threads of the processor, at most if there is a clock. Results are the same on any number.
     pub threads: usize,
+    /// The clock by which fewer threads work where that is faster ([`Cpu::choose_threads`]); without one, all do.
+    pub clock: Option<Clock>,
     /// Its instruction set. Results are the same on any but [`Level::UNFUSED`].
     pub level: Level,
     /// What matrix products multiply.
@@ -39,19 +44,28 @@ pub struct Machine {
 }
 
 impl Default for Machine {
-    /// This processor with a thread for each core, its fastest instructions, all in f32.
+    /// This processor with as many threads as are fastest, up to one for each core that the system allows (affinity,
+    /// quotas of containers), its fastest instructions, all in f32.
     fn default() -> Machine {
-        Machine::cpu(std::thread::available_parallelism().map_or(1, NonZero::get))
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Machine { clock: Some(Clock(seconds)), ..Machine::cpu(threads) }
     }
 }
 
+/// Seconds since this was first called.
+fn seconds() -> f64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_secs_f64()
+}
+
 impl Machine {
-    /// This processor, with so many threads.
+    /// This processor, with exactly so many threads.
     pub fn cpu(threads: usize) -> Machine {
         Machine {
             device: Device::Cpu,
             gpu: String::new(),
             threads,
+            clock: None,
             level: Level::best(),
             precision: Precision::F32,
             cache: Element::F32,
@@ -82,6 +96,14 @@ impl Machine {
         BackendOptions { threads: self.threads.max(1), level: self.level, precision: self.precision }
     }
 
+    /// The backend, whose threads are chosen if there is a clock.
+    fn timed(&self, model: &Model, cpu: Cpu) -> Box<dyn Backend> {
+        Box::new(match self.clock {
+            Some(clock) => cpu.choose_threads(model, clock),
+            None => cpu,
+        })
+    }
+
     /// A backend for `model`, all of whose weights are zero until they are written.
     ///
     /// # Errors
@@ -89,7 +111,7 @@ impl Machine {
     pub fn start(&self, model: &Model) -> backend::Result<Box<dyn Backend>> {
         let how = self.options();
         Ok(match self.device {
-            Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
+            Device::Cpu => self.timed(model, Cpu::start(model, how.threads, how.level, how.precision)?),
             Device::Reference if how.precision != Precision::F32 => {
                 let op = match how.precision {
                     Precision::Bf16 => "products of bf16",
@@ -113,7 +135,9 @@ impl Machine {
     pub fn start_with(&self, model: &Model, weights: &SharedWeights) -> backend::Result<Box<dyn Backend>> {
         let how = self.options();
         match self.device {
-            Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
+            Device::Cpu => {
+                Ok(self.timed(model, Cpu::start_with(model, how.threads, how.level, how.precision, weights)?))
+            }
             Device::Reference => {
                 let what = "the reference keeps weights of its own".into();
                 Err(BackendError::NotSupported { op: "shared weights", what, settings: &[] })

@@ -56,6 +56,16 @@ setting_value!(Epochs, |text| match text.parse::<f64>() {
 
 setting_value!(DeviceName, |text| text.parse()?);
 
+/// How many threads work: so many, or as many as are fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Threads(pub Option<usize>);
+
+setting_value!(Threads, |text| match (text, text.parse()) {
+    ("auto", _) => Threads(None),
+    (_, Ok(threads)) => Threads(Some(threads)),
+    _ => return Err("it must be a whole number from 1 to 1024, or auto".into()),
+}, whole = |threads| threads.0.map(|n| n as u64) => Option<u64>);
+
 settings! {
     /// What is trained on, where it goes, and how long it takes.
     #[derive(Clone, PartialEq, Debug)]
@@ -201,9 +211,11 @@ settings! {
     /// The machine.
     #[derive(Clone, PartialEq, Debug)]
     pub struct MachineSettings {
-        /// Threads [default: all cores]
-        threads: Option<usize> = None,
-            Setting::of("N").common().number(|n| (1.0..=1024.0).contains(&n), "it must be from 1 to 1024");
+        /// Threads: so many, or auto, which tries numbers up to all cores during the run and keeps the fastest; results
+        /// are the same
+        threads: Threads = Threads(None),
+            Setting::of("N").common().number(|n| (1.0..=1024.0).contains(&n), "it must be from 1 to 1024")
+                .default_text("auto");
         /// Instruction set: portable, avx2, avx2-vnni, avx512, avx512-bf16 or neon, all with the same results [default:
         /// the fastest this CPU has]; or unfused, which is faster than portable on CPUs without a fused multiply-add,
         /// but differs in the last digits
@@ -224,9 +236,9 @@ settings! {
 impl Settings for MachineSettings {}
 
 impl MachineSettings {
-    /// Threads to use.
+    /// Threads to use, at most if the number is `auto`.
     pub fn threads(&self) -> usize {
-        self.threads.unwrap_or_else(|| Machine::default().threads)
+        self.threads.0.unwrap_or_else(|| Machine::default().threads)
     }
 
     /// Instructions to use.
@@ -237,7 +249,11 @@ impl MachineSettings {
     /// The machine; with the device `auto`, this processor.
     pub fn machine(&self) -> Machine {
         let (device, gpu) = (self.device.device.unwrap_or(Device::Cpu), self.device.gpu.clone());
-        Machine { device, gpu, level: self.level(), precision: self.precision, ..Machine::cpu(self.threads()) }
+        let machine = match self.threads.0 {
+            Some(threads) => Machine::cpu(threads),
+            None => Machine::default(),
+        };
+        Machine { device, gpu, level: self.level(), precision: self.precision, ..machine }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::training::{extra_work, step_flops};
 use anyhow::{Result, bail};
 use limpid::Machine;
 use limpid::backend::cpu::roof::Roof;
+use limpid::backend::{ThreadChooser, ThreadTimes};
 use limpid::checkpoint::store::Dtype;
 use limpid::config::Config;
 use limpid::data::Tokens;
@@ -128,29 +129,58 @@ fn train(args: &TrainArgs) -> Result<()> {
     let text = Tokens::new(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, WindowShape::next_token(recipe.context), recipe.batch_size, 1)?;
     let mut trainer = Trainer::new(model.clone(), machine.start(&model)?, recipe)?;
+    for _ in 0..2 {
+        trainer.step(&batches)?;
+    }
+    settle(|| {
+        trainer.step(&batches)?;
+        Ok(trainer.backend.thread_choosers().first().is_none_or(ThreadChooser::is_settled))
+    })?;
     let mut times = vec![];
-    for step in 0..steps.max(1) + 2 {
+    for _ in 0..steps.max(1) {
         let start = Instant::now();
         trainer.step(&batches)?;
-        if step >= 2 {
-            times.push(start.elapsed().as_secs_f64());
-        }
+        times.push(start.elapsed().as_secs_f64());
     }
+    let step_rows = (recipe.batch_size * recipe.context * recipe.accumulate) as f64;
+    let threads = trainer.backend.thread_choosers().first().map(|chooser| chooser.times(step_rows));
     let seconds = median(times);
     let top = roof.measure(READINGS);
-    let (tok_s, rate) = ((recipe.batch_size * recipe.context * recipe.accumulate) as f64 / seconds, flops / seconds);
+    let (tok_s, rate) = (step_rows / seconds, flops / seconds);
     let rss = peak_rss();
     let facts = json!({
         "ms_per_step": 1e3 * seconds, "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9,
         "share_of_roof": share(rate, top), "peak_rss_bytes": rss, "extra_work": extra_work(&model, &recipe),
+        "threads": threads,
     });
     let rows = [
         ("a step", format!("{:.2} ms (median)", 1e3 * seconds)),
+        ("threads", threads.map_or_else(|| machine.threads.to_string(), |times| times.to_string())),
         ("tokens a second", show::count(tok_s)),
         ("work", work(rate, top)),
         ("peak memory", rss.map_or("unknown".into(), show::bytes)),
     ];
     show::found(args.json, &facts, &rows)
+}
+
+/// Runs until the number of threads is settled, which `run` says, or many runs have not settled it.
+fn settle(mut run: impl FnMut() -> Result<bool>) -> Result<()> {
+    for _ in 0..2000 {
+        if run()? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Who chooses the threads of a decoder for runs of so many rows; none if their number is fixed.
+fn chooser(decoder: &mut Decoder, rows: usize) -> Option<&ThreadChooser> {
+    decoder.parts().1.thread_choosers().get(rows.ilog2() as usize)
+}
+
+/// What a decoder's runs of so many rows took with each number of threads.
+fn thread_times(decoder: &mut Decoder, rows: usize) -> Option<ThreadTimes> {
+    Some(chooser(decoder, rows)?.times(rows as f64))
 }
 
 /// The roof of multiply-adds of a machine, measured for the first time.
@@ -219,6 +249,13 @@ fn prefill(args: &InferenceArgs) -> Result<()> {
     let mut roof = roof(&args.machine.machine())?;
     let mut times = vec![];
     let total = tokens.len();
+    let rows = total.min(ROWS);
+    let table = sequence(&mut decoder);
+    settle(|| {
+        decoder.run([DecodeRows { table: &table, past: 0, tokens: &tokens[..rows], outputs: 0 }])?;
+        Ok(chooser(&mut decoder, rows).is_none_or(ThreadChooser::is_settled))
+    })?;
+    decoder.pool().release(table);
     for round in 0..6 {
         let table = sequence(&mut decoder);
         let start = Instant::now();
@@ -238,10 +275,17 @@ fn prefill(args: &InferenceArgs) -> Result<()> {
     let head = 2.0 * (vocab_size * decoder.model().config.d_unembed()) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
     let tok_s = tokens.len() as f64 / seconds;
+    let threads = thread_times(&mut decoder, rows);
     let facts = json!({
         "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": share(rate, top),
+        "threads": threads,
     });
-    show::found(args.json, &facts, &[("tokens a second", show::count(tok_s)), ("work", work(rate, top))])
+    let threads = threads.map_or_else(|| args.machine.threads().to_string(), |times| times.to_string());
+    show::found(
+        args.json,
+        &facts,
+        &[("tokens a second", show::count(tok_s)), ("threads", threads), ("work", work(rate, top))],
+    )
 }
 
 fn decode(args: &InferenceArgs) -> Result<()> {
@@ -252,7 +296,10 @@ fn decode(args: &InferenceArgs) -> Result<()> {
     let mut roof = Roof::reads(args.machine.threads(), args.machine.level())?;
     roof.measure(PASSES);
     let table = sequence(&mut decoder);
-    decoder.run([DecodeRows { table: &table, past: 0, tokens: &[0], outputs: 1 }])?;
+    settle(|| {
+        decoder.run([DecodeRows { table: &table, past: 0, tokens: &[0], outputs: 1 }])?;
+        Ok(chooser(&mut decoder, 1).is_none_or(ThreadChooser::is_settled))
+    })?;
     let mut times = vec![];
     for step in 0..tokens {
         let token = [(step % vocab_size) as u32];
@@ -262,6 +309,7 @@ fn decode(args: &InferenceArgs) -> Result<()> {
     }
     let seconds = median(times);
     let top = roof.measure(PASSES);
+    let threads = thread_times(&mut decoder, 1);
     // every weight but the tables' other rows is read once a token
     let model = decoder.model();
     let is_table = |param: &Param| match param.module.part {
@@ -274,9 +322,12 @@ fn decode(args: &InferenceArgs) -> Result<()> {
     let rate = bytes / seconds;
     let facts = json!({
         "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": share(rate, top),
+        "threads": threads,
     });
+    let threads = threads.map_or_else(|| args.machine.threads().to_string(), |times| times.to_string());
     let read = format!("{:.1} GB/s of {:.1} measured beside it: {}", rate / 1e9, top / 1e9, percent(rate, top));
-    show::found(args.json, &facts, &[("tokens a second", format!("{:.1}", 1.0 / seconds)), ("weights read", read)])
+    let tok_s = format!("{:.1}", 1.0 / seconds);
+    show::found(args.json, &facts, &[("tokens a second", tok_s), ("threads", threads), ("weights read", read)])
 }
 
 /// A rate of multiply-adds beside its roof.

@@ -41,6 +41,7 @@ pub fn run(args: Args) -> Result<()> {
         |threads, precision| Roof::multiply_adds(threads, level, precision).map(|mut roof| roof.measure(READINGS));
     let (one, all, half) = (roof(1, Precision::F32)?, roof(threads, Precision::F32)?, roof(threads, Precision::Bf16)?);
     let read = Roof::reads(threads, level)?.measure(PASSES);
+    let nano = args.machine.machine().nano_step_times(threads.min(cores()))?;
     let memory = memory();
     let gpus = gpus()?;
     let there: Vec<Device> =
@@ -50,18 +51,19 @@ pub fn run(args: Args) -> Result<()> {
         "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
         "roof_flops_bf16": half, "read_roof_bytes_s": read, "memory_total_bytes": memory.map(|[total, _]| total),
         "memory_available_bytes": memory.map(|[_, available]| available), "device": args.machine.device.to_string(),
-        "devices": there, "gpus": gpus.iter().map(|gpu| &gpu.json).collect::<Vec<_>>(),
+        "nano_step": nano, "devices": there, "gpus": gpus.iter().map(|gpu| &gpu.json).collect::<Vec<_>>(),
     });
     let used = show::plural(threads, "thread");
     let mut rows = vec![
         ("limpid", env!("CARGO_PKG_VERSION").to_string()),
         ("processor", name.to_string()),
         ("cores", cores().to_string()),
-        ("threads in use", threads.to_string()),
+        ("threads in use", if args.machine.threads.0.is_some() { used.clone() } else { format!("up to {used}") }),
         ("instructions in use", format!("{level} (this processor has: {})", levels.join(", "))),
         ("multiply-add roof, f32", format!("{:.0} GFLOP/s on {used}, {:.0} on one", all / 1e9, one / 1e9)),
         ("multiply-add roof, bf16", format!("{:.0} GFLOP/s on {used}", half / 1e9)),
         ("memory read roof", format!("{:.1} GB/s on {used}", read / 1e9)),
+        ("a training step of nano", format!("fastest on {nano}")),
     ];
     if let Some([total, available]) = memory.map(|both| both.map(show::bytes)) {
         rows.push(("memory", format!("{total}, {available} available")));

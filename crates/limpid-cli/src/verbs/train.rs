@@ -151,7 +151,8 @@ fn describe(args: &AskedTraining, plan: &TrainingPlan, processes: usize) {
         let unknown = format!("the tokenizer has no token for some of it, such as {:?}", text.unknown);
         show::prose(format!("{name}: {unknown}; such text counts as unknown"));
     }
-    let threads = show::plural(machine.threads, "thread");
+    let most = if machine.clock.is_some() && machine.threads > 1 { "up to " } else { "" };
+    let threads = format!("{most}{}", show::plural(machine.threads, "thread"));
     let threads = if processes == 1 { threads } else { format!("{processes} processes of {threads}") };
     let precision = match machine.precision {
         Precision::F32 => String::new(),
@@ -256,6 +257,7 @@ impl<'a> Watch<'a> {
                 dashboard.iter().for_each(|d| d.line(&format!("step {step}: saved")));
                 self.begin_page();
             }
+            TrainEvent::Threads(step, times) => self.notice(&format!("step {step}: from now on {times}")),
             TrainEvent::Notice(what) => self.notice(&what),
         }
         if self.stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
@@ -394,6 +396,9 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
             "the validation loss was lowest after step {kept} and rose again: the model has the weights of step \
              {kept}, not the last ones"
         ));
+    }
+    if let Some(times) = &summary.threads {
+        show::prose(format_args!("a step took the least time on {times}"));
     }
     if let Some([to, from]) = summary.device_bytes.map(|bytes| bytes.map(show::bytes)) {
         show::say(format_args!("a step sends {to} to the device and takes {from} from it"));

@@ -397,6 +397,7 @@ fn wrong_values_are_refused_in_words() {
     }
     says("train --data rhyme.txt --epochs=0", &[], "above 0");
     says("train --data rhyme.txt --threads 0", &[], "from 1 to 1024");
+    says("train --data rhyme.txt --threads all", &[], "or auto");
     says("serve --model m --port 70000", &[], "from 0 to 65535");
     says("walk s0 --width 3", &[], "from 20 to");
     says("train --data rhyme.txt --steps 99999999999999999999", &[], "too large");

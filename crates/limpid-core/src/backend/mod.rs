@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-pub use cpu::Cpu;
+pub use cpu::{Clock, Cpu, ThreadChooser, ThreadTimes};
 pub use reference::Reference;
 pub use wrapper::Wrapper;
 
@@ -344,6 +344,9 @@ pub trait Backend: Send {
     fn restrict_updates(&mut self);
     /// Whether it works while its caller goes on, so that a caller who asks late what came out keeps it busy.
     fn runs_ahead(&self) -> bool;
+    /// Who chooses how many threads work: one for training steps, or one each for runs of 1, of 2 and 3, of 4 to 7, ...
+    /// rows. A unit of their work is a row. Empty where the number is fixed.
+    fn thread_choosers(&self) -> &[ThreadChooser];
     /// What was moved to a device with memory of its own, and from it, since the backend was started.
     fn transferred(&self) -> DeviceBytes;
     /// The report of the last update; waits for the update's end. The changes of the ranges that

@@ -1,7 +1,9 @@
 //! The reference backend: plain loops in f64, slow and obvious. Every other backend is judged by it. It is written
 //! to be read beside the formulas at the head of each op, and stays unoptimised.
 
-use super::{Backend, BackendError, DeviceBytes, Result, SharedWeights, Ticket, Tickets, UpdateReport, pick};
+use super::{
+    Backend, BackendError, DeviceBytes, Result, SharedWeights, ThreadChooser, Ticket, Tickets, UpdateReport, pick,
+};
 use crate::kernels::dropout::{Draws, weight_index};
 use crate::kernels::embed::Lookup;
 use crate::kernels::{activate, add, attend, classify, embed, gather, linear, multiply, norm, rotate, scale};
@@ -124,6 +126,9 @@ impl Backend for Reference {
     }
     fn runs_ahead(&self) -> bool {
         false
+    }
+    fn thread_choosers(&self) -> &[ThreadChooser] {
+        &[]
     }
     fn transferred(&self) -> DeviceBytes {
         DeviceBytes::default()

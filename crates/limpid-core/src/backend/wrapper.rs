@@ -3,7 +3,7 @@
 //! A [`Wrapper`] names the backend inside and has the methods that it changes. All others go to the backend inside:
 //! none can be forgotten, because a method that [`Backend`] requires must be listed here before anything compiles.
 
-use super::{Backend, DeviceBytes, Result, SharedWeights, Ticket, UpdateReport};
+use super::{Backend, DeviceBytes, Result, SharedWeights, ThreadChooser, Ticket, UpdateReport};
 use crate::matrix::Precision;
 use crate::numeric::element::Values;
 use crate::ops::{Batch, Ops, Passes, Region};
@@ -87,6 +87,7 @@ wrapper! {
     reads {
         fn precision() -> Precision;
         fn runs_ahead() -> bool;
+        fn thread_choosers() -> &[ThreadChooser];
         fn transferred() -> DeviceBytes;
         fn can_update(groups: &[ParamGroup]) -> Result<()>;
         fn request(region: Region) -> Result<Ticket>;

@@ -190,8 +190,8 @@ def train(
     `data` is what --data takes: a file, a folder, `builtin:stories` (the default). Every setting of docs/settings.md is a keyword:
     `train("a.txt", preset="nano", steps=500, learning_rate=3e-3, out="runs/a")`; `resume="runs/a"` goes on.
 
-    `callback` gets every event, a dictionary whose `event` is `step`, `validated`, `saved` or `notice`. If it raises, or at Ctrl-C, the run
-    is saved and ends, and the exception comes through.
+    `callback` gets every event, a dictionary whose `event` is `step`, `validated`, `saved`, `threads` or `notice`. If it raises, or at
+    Ctrl-C, the run is saved and ends, and the exception comes through.
     """
     given = _settings("train", data, settings)
     bar = _Progress() if progress else None

@@ -462,7 +462,7 @@ mod tests {
     use super::super::threads::threads;
     use super::*;
     use limpid_core::backend::{
-        BackendError, DeviceBytes, Result as Done, SharedWeights, Ticket, Tickets, UpdateReport,
+        BackendError, DeviceBytes, Result as Done, SharedWeights, ThreadChooser, Ticket, Tickets, UpdateReport,
     };
     use limpid_core::matrix::Precision;
     use limpid_core::numeric::element::Values;
@@ -488,6 +488,9 @@ mod tests {
         }
         fn runs_ahead(&self) -> bool {
             false
+        }
+        fn thread_choosers(&self) -> &[ThreadChooser] {
+            &[]
         }
         fn transferred(&self) -> DeviceBytes {
             DeviceBytes::default()

@@ -36,6 +36,7 @@ mod receipt;
 mod seam;
 mod shared;
 mod sweeps;
+mod threads;
 mod timelapse;
 mod training;
 mod why;

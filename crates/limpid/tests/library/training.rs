@@ -3,7 +3,7 @@
 use crate::common::counting::allocations;
 use crate::common::folder::Folder;
 use crate::common::{alone, assert_close, tiny};
-use limpid::backend::{Backend, Cpu, Reference, Result, Wrapper};
+use limpid::backend::{Backend, Clock, Cpu, Reference, Result, Wrapper};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::Tokens;
 use limpid::model::init::Init;
@@ -351,10 +351,16 @@ fn a_step_allocates_nothing() {
     let config =
         Config { dropout: Dropout::everywhere(0.1), n_segment: 2, head_bias: true, embedding_norm: true, ..tiny() };
     let batches = Batches::new(&text, WindowShape::next_token(12), 4, 1).unwrap();
-    let mut t = trainer(&config, Recipe { accumulate: 5, ..recipe() });
-    t.step(&batches).unwrap();
-    let steps = || (0..20).for_each(|_| assert!(t.step(&batches).is_ok()));
-    assert!(allocates_nothing(steps), "every 20 steps allocate");
+    let recipe = Recipe { accumulate: 5, ..recipe() };
+    let model = Model::new(&config, Mode::Train { batch: recipe.batch_size, context: 12 }).unwrap();
+    let fixed = Cpu::new(&model, 2);
+    let changing = Cpu::new(&model, 4).choose_threads(&model, Clock(crate::threads::dice));
+    for (threads, backend) in [("two", fixed), ("changing", changing)] {
+        let mut t = Trainer::new(model.clone(), Box::new(backend), recipe).unwrap();
+        t.step(&batches).unwrap();
+        let steps = || (0..20).for_each(|_| assert!(t.step(&batches).is_ok()));
+        assert!(allocates_nothing(steps), "every 20 steps allocate, {threads} threads");
+    }
 }
 
 /// Nor where steps differ in their rows and sequences.

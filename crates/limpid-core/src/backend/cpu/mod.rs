@@ -5,14 +5,17 @@
 //! (`team`): its rows, its columns, its heads. Where ops are small (`shards`), waiting for each other after every op
 //! would cost more than some of the ops. So each thread runs the whole list on a shard of the batch (`BatchShard`,
 //! the rows of some of the sequences), and threads meet only at the loss and for the gradients of the parameters,
-//! one task per op. `forward` and `backward` are the two matches that call the kernels; both ways use them.
+//! one task per op. `forward` and `backward` are the two matches that call the kernels; both ways use them. Between
+//! `turns`, a [`ThreadChooser`] may have fewer threads work than there are.
 
 mod backward;
 mod cache;
+mod chooser;
 mod forward;
 mod pool;
 pub mod roof;
 mod team;
+mod turns;
 mod update;
 mod weights;
 
@@ -30,12 +33,15 @@ use crate::ops::{Back, Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use crate::optimizer::{Change, NORM_PART, ParamGroup, Rule};
 use backward::Parameters;
 use cache::Cache;
+pub use chooser::{ThreadChooser, ThreadTimes};
 use pool::Pool;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use team::ThreadTeam;
+pub use turns::Clock;
+use turns::Turns;
 use weights::{Fixed, Weights};
 
 /// Reserves memory for a new [`Cpu`].
@@ -73,6 +79,8 @@ pub struct Cpu {
     tickets: Tickets,
     /// The report of the last update.
     reported: Option<(UpdateReport, Vec<Change>)>,
+    /// Where the number of threads is chosen: the turn that has begun.
+    turns: Option<Turns>,
 }
 
 /// A parameter's gradient. Several ops may add to it, one after the other.
@@ -309,12 +317,13 @@ impl Cpu {
             partial: vec![0.0; model.program.size(MemorySpace::Param).div_ceil(NORM_PART) + 3 * model.params.len()],
             tickets: Tickets::default(),
             reported: None,
+            turns: None,
         };
         cpu.write_tables(model)?;
         Ok(cpu)
     }
 
-    /// The number of threads.
+    /// The number of threads that work at present.
     pub fn threads(&self) -> usize {
         self.team.pool.threads()
     }
@@ -489,38 +498,9 @@ impl Cpu {
             f(from, &mut shard.memory(region.space)[own.range()]);
         }
     }
-}
 
-impl Backend for Cpu {
-    fn precision(&self) -> Precision {
-        self.team.precision
-    }
-    fn runs_ahead(&self) -> bool {
-        false
-    }
-    fn transferred(&self) -> DeviceBytes {
-        DeviceBytes::default()
-    }
-    fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
-        Ok(())
-    }
-    fn feed(&mut self, batch: &Batch) -> Result<()> {
-        self.limits.check(batch)?;
-        let n = self.shards.len();
-        if n == 1 {
-            BatchShard::write(&self.shards[0]).batch.copy_from(batch);
-            return Ok(());
-        }
-        // sequences may differ in length: a shard takes those whose middle lies in its share of the rows
-        let rows = batch.tokens.len();
-        let first = |i: usize| batch.spans.partition_point(|s| (2 * s.row + s.rows) * n < 2 * rows * i);
-        for (i, shard) in self.shards.iter().enumerate() {
-            let shard = &mut *BatchShard::write(shard);
-            shard.first = shard.batch.take(batch, first(i)..first(i + 1));
-        }
-        Ok(())
-    }
-    fn forward(&mut self, ops: Ops) -> Result<()> {
+    /// [`Backend::forward`].
+    fn run_forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops, self.program)?;
         self.pack_all()?;
         // the head computes logits chunk by chunk: all threads share each shard's
@@ -540,7 +520,9 @@ impl Backend for Cpu {
         }
         Ok(())
     }
-    fn backward(&mut self, back: Passes) -> Result<()> {
+
+    /// [`Backend::backward`].
+    fn run_backward(&mut self, back: Passes) -> Result<()> {
         BackendError::check_program("backward", back, self.program)?;
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
         let head = back.iter().rposition(is_head).map_or(0, |head| head + 1);
@@ -597,11 +579,55 @@ impl Backend for Cpu {
         }
         Ok(())
     }
+}
+
+impl Backend for Cpu {
+    fn precision(&self) -> Precision {
+        self.team.precision
+    }
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+    fn thread_choosers(&self) -> &[ThreadChooser] {
+        self.choosers()
+    }
+    fn transferred(&self) -> DeviceBytes {
+        DeviceBytes::default()
+    }
+    fn can_update(&self, _: &[ParamGroup]) -> Result<()> {
+        Ok(())
+    }
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.limits.check(batch)?;
+        self.turn_takes(batch.tokens.len());
+        let n = self.shards.len();
+        if n == 1 {
+            BatchShard::write(&self.shards[0]).batch.copy_from(batch);
+            return Ok(());
+        }
+        // sequences may differ in length: a shard takes those whose middle lies in its share of the rows
+        let rows = batch.tokens.len();
+        let first = |i: usize| batch.spans.partition_point(|s| (2 * s.row + s.rows) * n < 2 * rows * i);
+        for (i, shard) in self.shards.iter().enumerate() {
+            let shard = &mut *BatchShard::write(shard);
+            shard.first = shard.batch.take(batch, first(i)..first(i + 1));
+        }
+        Ok(())
+    }
+    fn forward(&mut self, ops: Ops) -> Result<()> {
+        self.timed(|cpu| cpu.run_forward(ops))
+    }
+    fn backward(&mut self, back: Passes) -> Result<()> {
+        self.turn_has_gradient();
+        self.timed(|cpu| cpu.run_backward(back))
+    }
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
-        self.update_parameters(groups, rule, watch)
+        self.timed(|cpu| cpu.update_parameters(groups, rule, watch))?;
+        self.end_turn();
+        Ok(())
     }
     fn squares(&mut self, groups: &[ParamGroup]) -> Result<Vec<f64>> {
-        Ok(self.sums_of_squares(groups).to_vec())
+        self.timed(|cpu| Ok(cpu.sums_of_squares(groups).to_vec()))
     }
     fn restrict_updates(&mut self) {
         [&self.moment1, &self.moment2].into_iter().for_each(Arena::small_pages);
@@ -623,14 +649,17 @@ impl Backend for Cpu {
     }
     fn add_pushed(&mut self) -> Result<()> {
         self.pushed = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
-        self.add_aside(self.pushed, 0..self.grad.len());
-        Ok(())
+        self.timed(|cpu| {
+            cpu.add_aside(cpu.pushed, 0..cpu.grad.len());
+            Ok(())
+        })
     }
     fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
         (0..self.pushed).rev().for_each(|place| self.add_aside(place, range.clone()));
         Ok(())
     }
     fn clear(&mut self) -> Result<()> {
+        self.turn_is_void();
         self.forget();
         Ok(())
     }

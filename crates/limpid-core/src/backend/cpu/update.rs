@@ -192,7 +192,7 @@ fn make_orthogonal(
         });
         orthogonal(team, room, *shape);
     };
-    if matrices < solo.len() || solo.is_empty() {
+    if matrices < team.pool.threads() || solo.is_empty() {
         (0..wave.len()).for_each(|i| one(i, team));
     } else {
         team.pool.run(wave.len(), &|i, id| one(i, &solo[id]));

@@ -92,6 +92,23 @@ fn a_job_of_few_tasks_is_for_few_threads() {
     }
 }
 
+/// Three threads, then two of them, then all again.
+#[test]
+#[ignore = "gate"]
+fn the_number_of_threads_changes_between_jobs() {
+    in_every_order(1, || {
+        let (mut pool, cells) = (pool(3, 0), Cells::new(3));
+        for used in [3, 2, 3] {
+            pool.use_threads(used);
+            pool.run(3, &|task, id| {
+                assert!(id < used);
+                cells.add(task);
+            });
+        }
+        assert_eq!(cells.all(), [3; 3]);
+    });
+}
+
 #[test]
 #[ignore = "gate"]
 fn two_callers_take_turns() {

@@ -26,6 +26,27 @@ fn every_task_is_done_once() {
 }
 
 #[test]
+fn the_first_threads_do_all_where_fewer_are_used() {
+    let mut pool = Pool::start(4).unwrap();
+    for used in [1, 3, 4, 2, 4, 1, 2] {
+        pool.use_threads(used);
+        assert_eq!(pool.threads(), used);
+        for tasks in [1, 2, 7, 100] {
+            let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(tasks, &|task, id| {
+                assert!(id < used);
+                counts[task].fetch_add(1, Relaxed);
+            });
+            assert!(counts.iter().all(|c| c.load(Relaxed) == 1), "{used} of 4 threads, {tasks} tasks");
+        }
+    }
+    for (asked, used) in [(0, 1), (9, 4)] {
+        pool.use_threads(asked);
+        assert_eq!(pool.threads(), used);
+    }
+}
+
+#[test]
 fn two_callers_take_turns() {
     let pool = Pool::start(3).unwrap();
     std::thread::scope(|scope| {

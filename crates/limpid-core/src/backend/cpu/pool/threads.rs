@@ -40,8 +40,8 @@ const PATIENCE: u32 = 1_500;
 
 /// What threads agree on under a lock.
 struct JobSlot {
-    /// The job and how many tasks it has, while threads may join it.
-    job: Option<(*const Job<'static>, usize)>,
+    /// The job, how many tasks it has and how many threads it is for, while threads may join it.
+    job: Option<(*const Job<'static>, usize, usize)>,
     /// Whether the caller sleeps until those that joined have finished.
     waits: bool,
 }
@@ -81,17 +81,14 @@ impl Shared {
     fn lock_slot(&self) -> MutexGuard<'_, JobSlot> {
         self.slot.lock().unwrap_or_else(|e| e.into_inner())
     }
-
-    /// The next tasks of the threads that a job of so many tasks is for.
-    fn crew(&self, tasks: usize) -> &[Line] {
-        &self.next[..tasks.min(self.next.len())]
-    }
 }
 
 /// The threads of a backend, including the caller's.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// How many threads take part in jobs, the first ones.
+    used: usize,
 }
 
 impl Pool {
@@ -141,7 +138,7 @@ impl Pool {
             panicked: AtomicBool::new(false),
             patience,
         });
-        let mut pool = Pool { shared: shared.clone(), workers: vec![] };
+        let mut pool = Pool { shared: shared.clone(), workers: vec![], used: threads };
         for id in 1..threads {
             let shared = shared.clone();
             let worker = spawn(
@@ -154,9 +151,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The number of threads.
+    /// The number of threads that take part in jobs.
     pub fn threads(&self) -> usize {
-        self.workers.len() + 1
+        self.used
+    }
+
+    /// Has so many threads take part from now on, of those that were started; the others sleep.
+    pub fn use_threads(&mut self, threads: usize) {
+        self.used = threads.clamp(1, self.workers.len() + 1);
     }
 
     /// How many jobs woke the others.
@@ -170,7 +172,7 @@ impl Pool {
     /// # Panics
     /// If a task panicked.
     pub fn run(&self, tasks: usize, job: &Job) {
-        if self.workers.is_empty() || tasks <= 1 {
+        if self.used == 1 || tasks <= 1 {
             return (0..tasks).for_each(|task| job(task, 0));
         }
         let shared = &*self.shared;
@@ -178,20 +180,20 @@ impl Pool {
         // SAFETY: only the lifetime is changed. Workers join while the slot has the job, and those that joined are
         // waited for before `run` returns, so none follows the pointer after `job` ends.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
-        let crew = shared.crew(tasks);
+        let crew = &shared.next[..tasks.min(self.used)];
         for (id, next) in crew.iter().enumerate() {
             next.0.store(stretch(tasks, id, crew.len()).start, Relaxed);
         }
         {
             let mut slot = shared.lock_slot();
-            slot.job = Some((lent, tasks));
+            slot.job = Some((lent, tasks, crew.len()));
             shared.crew.store(crew.len(), Relaxed);
             shared.turn.fetch_add(1, Release);
         }
         for (wake, _) in shared.sleepers[..crew.len()].iter().filter(|(_, asleep)| asleep.load(Relaxed)) {
             wake.notify_one();
         }
-        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(shared, job, tasks, 0)));
+        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(crew, job, tasks, 0)));
         shared.lock_slot().job = None;
         let mut spins = 0u32;
         while shared.busy.load(Acquire) > 0 && spins < shared.patience {
@@ -221,8 +223,7 @@ fn stretch(tasks: usize, id: usize, threads: usize) -> Range<usize> {
 }
 
 /// Does the tasks of the thread's own range, then of the others'.
-fn take(shared: &Shared, job: &Job, tasks: usize, id: usize) {
-    let crew = shared.crew(tasks);
+fn take(crew: &[Line], job: &Job, tasks: usize, id: usize) {
     for other in (0..crew.len()).map(|i| (id + i) % crew.len()) {
         let end = stretch(tasks, other, crew.len()).end;
         loop {
@@ -264,10 +265,11 @@ fn serve(shared: &Shared, id: usize) {
             }
             slot.job
         };
-        let Some((job, tasks)) = joined else { continue }; // it was done without this thread
+        let Some((job, tasks, crew)) = joined else { continue }; // it was done without this thread
         // SAFETY: `run` does not return before this worker, which joined, has counted itself out of `busy`.
         let job = unsafe { &*job };
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(shared, job, tasks, id)));
+        let done =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(&shared.next[..crew], job, tasks, id)));
         if done.is_err() {
             shared.panicked.store(true, Relaxed);
         }
