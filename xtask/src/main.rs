@@ -2,6 +2,7 @@
 //! and what writes or measures something for the documents.
 
 mod source;
+mod targets;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -10,18 +11,19 @@ use std::process::{Command, ExitCode, Stdio};
 type Chore = (&'static str, &'static str, fn() -> bool);
 
 /// Every chore.
-const CHORES: [Chore; 10] = [
-    ("ci", "the gate: formatting, lints, documentation, tests, the page in a browser, the wheel", || {
-        ci() && ui() && python()
+const CHORES: [Chore; 11] = [
+    ("ci", "the gate: formatting, lints, documentation, tests, the page in a browser, the wheel, ARM's bits", || {
+        ci() && ui() && python() && targets::gate()
     }),
     ("ui", "the gate's part that needs Node and Chromium", ui),
     ("python", "the gate's part that needs Python and packages of PyPI: the wheel of crates/limpid-python", python),
     (
         "sweep",
         "the tests that take long, for a release: every preset, every recipe of ranks, MPICH, 200 steps on a GPU, a \
-         slow page",
+         slow page, all of `targets`",
         sweep,
     ),
+    ("targets", "ARM by an emulator, with this processor's bits; macOS, Windows and browsers: types", targets::whole),
     ("features", "every crate alone, with and without each of its features", features),
     ("package", "every crate as it would be published, with its tests", package),
     ("size", "lines of code by crate", size),
@@ -107,6 +109,7 @@ fn sweep() -> bool {
         (&[&["test", "--workspace"], &GATE[..]].concat(), &[]),
     ]) && page(&[("SLOW", "1")])
         && mpi()
+        && targets::whole()
 }
 
 /// The page of limpid-serve: its types, and its tests in a browser with the binary that `cargo build` or `cargo test`

@@ -88,8 +88,8 @@ axis! {
 /// Checks that neither size is 0 and that a batch's tokens can be counted.
 fn check_size(batch_size: usize, context: usize) -> Result<(), DataError> {
     let zero = [("batch_size", batch_size), ("context", context)].into_iter().find(|(_, size)| *size == 0);
-    let wrong =
-        zero.or(batch_size.checked_mul(context).is_none_or(|n| n > 1 << 40).then_some(("batch_size", batch_size)));
+    let many = batch_size.checked_mul(context).is_none_or(|n| n as u64 > 1 << 40);
+    let wrong = zero.or(many.then_some(("batch_size", batch_size)));
     wrong.map_or(Ok(()), |(what, found)| Err(DataError::Size { what, found }))
 }
 

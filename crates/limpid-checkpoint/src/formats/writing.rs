@@ -56,7 +56,7 @@ impl ModelValues<'_> {
 }
 
 /// The size from which on transformers parts weights into files.
-pub const SHARD_BYTES: usize = 5_000_000_000;
+pub const SHARD_BYTES: usize = if usize::BITS < 64 { usize::MAX } else { 5_000_000_000_u64 as usize };
 
 impl<'a> ModelData<'a> {
     /// A model alone, whose values are in memory.

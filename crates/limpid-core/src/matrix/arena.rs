@@ -3,6 +3,7 @@
 //! line wait for each other: docs/decisions.md#threads-never-share-a-cache-line). It asks for huge pages where the
 //! system has them.
 
+#[cfg(any(unix, windows))]
 use memmap2::MmapMut;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -27,6 +28,45 @@ impl Refused {
 #[derive(Default)]
 pub struct Arena {
     map: Option<MmapMut>,
+}
+
+/// Where no system provides pages (browsers): zeros from the allocator, from a page's boundary on.
+#[cfg(not(any(unix, windows)))]
+struct MmapMut {
+    zeros: Vec<u8>,
+    bytes: usize,
+}
+
+#[cfg(not(any(unix, windows)))]
+impl MmapMut {
+    const PAGE: usize = 4096;
+
+    fn map_anon(bytes: usize) -> io::Result<MmapMut> {
+        let mut zeros = Vec::new();
+        zeros.try_reserve_exact(bytes.saturating_add(Self::PAGE)).map_err(io::Error::other)?;
+        zeros.resize(bytes + Self::PAGE, 0);
+        Ok(MmapMut { zeros, bytes })
+    }
+
+    fn start(&self) -> usize {
+        self.zeros.as_ptr().align_offset(Self::PAGE)
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
+impl Deref for MmapMut {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.zeros[self.start()..][..self.bytes]
+    }
+}
+
+#[cfg(not(any(unix, windows)))]
+impl DerefMut for MmapMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let start = self.start();
+        &mut self.zeros[start..][..self.bytes]
+    }
 }
 
 impl Arena {

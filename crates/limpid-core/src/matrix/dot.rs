@@ -18,7 +18,7 @@
 use super::codes::Codes;
 use super::sums::{CHAIN, Start};
 use super::tile;
-use super::vector::{Body, Vector, avx2, avx2_vnni, avx512, avx512_vnni, plain};
+use super::vector::{Body, Vector, avx2, avx2_vnni, avx512, avx512_vnni, neon, neon_dot, plain};
 use super::view::{Mat, MatMut};
 use crate::numeric::blocks::GROUP;
 use crate::numeric::simd::{Kernel, Level, MulAdd, Vectors};
@@ -260,18 +260,18 @@ struct Tile<'a, X> {
 fn tile(level: Level, tile: Tile<TileRows>) {
     let Tile { x, codes, panel, width, columns, sums } = tile;
     let all = columns.len() == WIDTH;
-    let vnni = level.has_vnni();
+    let vnni = level.has_byte_dot();
+    // one or two rows leave registers for twice as many columns, where there are few
     macro_rules! exact {
-        ($compiled:ident, $vectors:literal, $bits:literal, $x:ident) => {
+        ($compiled:ident, $few:literal, $many:literal, $bits:literal, $x:ident) => {
             match $x.rows {
-                1 => $compiled(level, Exact::<1, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
-                2 => $compiled(level, Exact::<2, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
-                3 => $compiled(level, Exact::<3, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
-                _ => $compiled(level, Exact::<4, $vectors, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                1 => $compiled(level, Exact::<1, $few, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                2 => $compiled(level, Exact::<2, $few, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                3 => $compiled(level, Exact::<3, $many, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
+                _ => $compiled(level, Exact::<4, $many, $bits>(Tile { x: $x, codes, panel, width, columns, sums })),
             }
         };
     }
-    // one or two rows leave registers for twice as many columns
     macro_rules! rounded {
         ($compiled:ident, $few:literal, $many:literal, $bits:literal, $x:ident) => {
             match $x.rows {
@@ -287,12 +287,14 @@ fn tile(level: Level, tile: Tile<TileRows>) {
     // SAFETY: the level has the instructions, or the CPU was asked for them; `panel` asserted what the bodies read.
     unsafe {
         match (level.vectors(), x, codes.bits) {
-            (Vectors::Avx512, TileRows::Exact(x), 4) => exact!(avx512, 4, 4, x),
-            (Vectors::Avx512, TileRows::Exact(x), _) => exact!(avx512, 4, 8, x),
-            (Vectors::Avx2, TileRows::Exact(x), 4) => exact!(avx2, 2, 4, x),
-            (Vectors::Avx2, TileRows::Exact(x), _) => exact!(avx2, 2, 8, x),
-            (Vectors::Plain | Vectors::Neon, TileRows::Exact(x), 4) => exact!(plain, 1, 4, x),
-            (Vectors::Plain | Vectors::Neon, TileRows::Exact(x), _) => exact!(plain, 1, 8, x),
+            (Vectors::Avx512, TileRows::Exact(x), 4) => exact!(avx512, 4, 4, 4, x),
+            (Vectors::Avx512, TileRows::Exact(x), _) => exact!(avx512, 4, 4, 8, x),
+            (Vectors::Avx2, TileRows::Exact(x), 4) => exact!(avx2, 2, 2, 4, x),
+            (Vectors::Avx2, TileRows::Exact(x), _) => exact!(avx2, 2, 2, 8, x),
+            (Vectors::Neon, TileRows::Exact(x), 4) => exact!(neon, 4, 2, 4, x),
+            (Vectors::Neon, TileRows::Exact(x), _) => exact!(neon, 4, 2, 8, x),
+            (Vectors::Plain, TileRows::Exact(x), 4) => exact!(plain, 1, 1, 4, x),
+            (Vectors::Plain, TileRows::Exact(x), _) => exact!(plain, 1, 1, 8, x),
             (Vectors::Avx512, TileRows::Rounded(x), 4) if vnni && all => rounded!(avx512_vnni, 4, 2, 4, x),
             (Vectors::Avx512, TileRows::Rounded(x), _) if vnni && all => rounded!(avx512_vnni, 4, 2, 8, x),
             (Vectors::Avx512, TileRows::Rounded(x), 4) if vnni => rounded!(avx512_vnni, 2, 2, 4, x),
@@ -302,8 +304,12 @@ fn tile(level: Level, tile: Tile<TileRows>) {
             // without that instruction, vectors of 256 bits are as good
             (Vectors::Avx2 | Vectors::Avx512, TileRows::Rounded(x), 4) => rounded!(avx2, 2, 1, 4, x),
             (Vectors::Avx2 | Vectors::Avx512, TileRows::Rounded(x), _) => rounded!(avx2, 2, 1, 8, x),
-            (Vectors::Plain | Vectors::Neon, TileRows::Rounded(x), 4) => rounded!(plain, 1, 1, 4, x),
-            (Vectors::Plain | Vectors::Neon, TileRows::Rounded(x), _) => rounded!(plain, 1, 1, 8, x),
+            (Vectors::Neon, TileRows::Rounded(x), 4) if vnni => rounded!(neon_dot, 4, 2, 4, x),
+            (Vectors::Neon, TileRows::Rounded(x), _) if vnni => rounded!(neon_dot, 4, 2, 8, x),
+            (Vectors::Neon, TileRows::Rounded(x), 4) => rounded!(neon, 2, 1, 4, x),
+            (Vectors::Neon, TileRows::Rounded(x), _) => rounded!(neon, 4, 2, 8, x),
+            (Vectors::Plain, TileRows::Rounded(x), 4) => rounded!(plain, 1, 1, 4, x),
+            (Vectors::Plain, TileRows::Rounded(x), _) => rounded!(plain, 1, 1, 8, x),
         }
     }
 }
@@ -364,6 +370,10 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C,
                                 let at = words.add(4 * v * V::LANES);
                                 V::prefetch(at.wrapping_add(AHEAD));
                                 w[v] = V::load_ints(at);
+                                if BITS == 8 {
+                                    // each byte with its sign: minus the offset, 128
+                                    w[v] = V::xor(w[v], V::all_ints(i32::from_ne_bytes([0x80; 4])));
+                                }
                             }
                             for s in 0..32 / BITS {
                                 let mut value = [V::all(0.0); C];
@@ -371,14 +381,13 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Exact<'_, N, C,
                                     let code = if BITS == 4 {
                                         V::look_up(V::down(w[v], s % 4 * 8 + s / 4 * 4), &table)
                                     } else {
-                                        let signed = V::xor(V::up(w[v], 24 - 8 * s), V::all_ints(i32::MIN));
-                                        V::from_ints(V::highest_byte(signed))
+                                        V::from_ints(V::highest_byte(V::up(w[v], 24 - 8 * s)))
                                     };
                                     // the product is exact, so that only the difference is rounded
                                     value[v] = V::fmsub(code, scale[v], min[v]);
                                 }
                                 for i in 0..N {
-                                    let x = V::all(*at.add(i * x.row_stride + s));
+                                    let x = V::load_all(at.add(i * x.row_stride + s));
                                     for v in 0..C {
                                         acc[i][v] = V::fmadd(x, value[v], acc[i][v]);
                                     }
@@ -432,7 +441,7 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Rounded<'_, N, 
                     for p in (0..codes.strip).step_by(codes.group) {
                         let d = at.wrapping_add(group - 3 * height);
                         let (start, d_sum) = (d.wrapping_add(height).cast::<i32>(), d.wrapping_add(2 * height));
-                        let mut dots = [[V::all_ints(0); C]; N];
+                        let mut dots = [[V::first::<BITS>(0); C]; N];
                         for i in 0..N {
                             dots[i] = [V::first::<BITS>(*start.add(i)); C];
                         }
@@ -454,7 +463,7 @@ impl<const N: usize, const C: usize, const BITS: usize> Body for Rounded<'_, N, 
                                     }
                                 }
                                 for i in 0..N {
-                                    let x = V::all_ints(*at.cast::<i32>().add(i));
+                                    let x = V::load_four(at.add(i).cast());
                                     for v in 0..C {
                                         dots[i][v] = V::dot::<BITS>(dots[i][v], u[v], x);
                                     }

@@ -1,7 +1,7 @@
 //! The inner loop: a few rows of a by one packed panel of b, with the tile of c in registers; then the next rows.
 //!
-//! A tile is 6 x 64 floats with AVX-512 (24 of 32 registers), 6 x 16 with AVX2 (12 of 16), 4 x 16 in plain Rust, 6 x
-//! 16 with NEON (24 of 32). Each step of k loads the panel's row once and multiplies it by one broadcast per row of
+//! A tile is 6 x 64 floats with AVX-512 (24 of 32 registers), 6 x 16 with AVX2 (12 of 16), 6 x 16 with NEON (24 of 32),
+//! 4 x 16 in plain Rust. Each step of k loads the panel's row once and multiplies it by one broadcast per row of
 //! a. Where an element is a pair of bf16 (`pairs`), the broadcast is a pair too and VDPBF16PS does two steps of k.
 //! It adds the high halves first, so the even k is in the high half and the sum is the same chain over ascending k
 //! as in f32. Measured on one AVX-512 core by Intel: 171 GFLOP/s with all operands in the caches, of 175 for
@@ -9,9 +9,11 @@
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
 use super::sums::Start;
-use super::vector::{Body, Vector, avx2, avx512, avx512_bf16, plain};
+use super::vector::{Body, Vector, avx2, avx512, avx512_bf16, neon, plain};
 use super::view::{Mat, MatMut};
 use crate::numeric::simd::{Level, Vectors};
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -205,7 +207,8 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
             (Vectors::Avx512, _, true) => rows!(avx512_bf16, 4, true),
             (Vectors::Avx2, 1, _) => rows!(avx2, 1, false),
             (Vectors::Avx2, _, _) => rows!(avx2, 2, false),
-            (Vectors::Plain | Vectors::Neon, _, _) => rows!(plain, 1, false),
+            (Vectors::Neon, _, _) => rows!(neon, 4, false),
+            (Vectors::Plain, _, _) => rows!(plain, 1, false),
         }
     }
 }
@@ -223,6 +226,12 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
         let Tile { a, panel, mut to } = self;
         // one or two rows by vectors of 256 bits take panels in as fast as the CPU's own prefetch brings them
         let ahead = N <= AHEAD_ROWS && (V::LANES == 16 || N > 2);
+        // if the compiler saw that the rows are equally far apart, it would add to one address row after row, and each
+        // sum waits for the one before; between multiply-adds of 512 bits there is time for that
+        let mut rows = [0; N];
+        for i in 0..N {
+            rows[i] = if V::LANES == 16 { i * a.row_stride } else { std::hint::black_box(i * a.row_stride) };
+        }
         for t in 0..to.count {
             // SAFETY: every address is inside a, panel or `to` by the caller's promise.
             unsafe {
@@ -252,7 +261,7 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
                             row[v] = V::load(b.add(V::LANES * v));
                         }
                         for i in 0..N {
-                            let x = V::all(*at.add(i * a.row_stride));
+                            let x = V::load_all(at.add(rows[i]));
                             for v in 0..C {
                                 acc[i][v] = if PAIRS {
                                     V::fmadd_pairs(x, row[v], acc[i][v])
@@ -267,6 +276,11 @@ impl<const N: usize, const C: usize, const PAIRS: bool> Body for Tile<'_, N, C, 
                     if to.is_chain() {
                         total = acc;
                         break;
+                    }
+                    if V::LANES == 4 {
+                        // with so many vectors the compiler would keep these in registers and `acc` in memory, where
+                        // each step waits for it
+                        std::hint::black_box(&mut total);
                     }
                     for i in 0..N {
                         for v in 0..C {
@@ -316,10 +330,14 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], (pairs, apart): (&[f32], us
                 (Vectors::Avx2, 2) => avx2(level, WidenPairs::<4>(body)),
                 (Vectors::Avx2, 3) => avx2(level, WidenPairs::<6>(body)),
                 (Vectors::Avx2, _) => avx2(level, WidenPairs::<8>(body)),
-                (Vectors::Plain | Vectors::Neon, 1) => plain(level, WidenPairs::<1>(body)),
-                (Vectors::Plain | Vectors::Neon, 2) => plain(level, WidenPairs::<2>(body)),
-                (Vectors::Plain | Vectors::Neon, 3) => plain(level, WidenPairs::<3>(body)),
-                (Vectors::Plain | Vectors::Neon, _) => plain(level, WidenPairs::<4>(body)),
+                (Vectors::Neon, 1) => neon(level, WidenPairs::<4>(body)),
+                (Vectors::Neon, 2) => neon(level, WidenPairs::<8>(body)),
+                (Vectors::Neon, 3) => neon(level, WidenPairs::<12>(body)),
+                (Vectors::Neon, _) => neon(level, WidenPairs::<16>(body)),
+                (Vectors::Plain, 1) => plain(level, WidenPairs::<1>(body)),
+                (Vectors::Plain, 2) => plain(level, WidenPairs::<2>(body)),
+                (Vectors::Plain, 3) => plain(level, WidenPairs::<3>(body)),
+                (Vectors::Plain, _) => plain(level, WidenPairs::<4>(body)),
             }
         }
         sums.iter_mut().zip(sums_of_block).for_each(|(sum, chain)| *sum += chain);
@@ -370,8 +388,8 @@ impl<const C: usize> Body for WidenPairs<'_, C> {
 /// `to[p * stride + i] = from[i * from_stride + p]` for p and i below sixteen: columns of b become columns of a panel.
 #[inline(always)]
 pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32], stride: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if matches!(level.vectors(), Vectors::Avx2 | Vectors::Avx512) {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if level.vectors() != Vectors::Plain {
         // the strides are the caller's, so the place of the last element may overflow a usize
         let fits = |n: usize, stride: usize| {
             stride.checked_mul(15).and_then(|last| last.checked_add(16)).is_some_and(|end| end <= n)
@@ -382,17 +400,15 @@ pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32],
             from.len(),
             to.len()
         );
-        for (i, p) in [(0, 0), (8, 0), (0, 8), (8, 8)] {
-            // SAFETY: the level has the instructions; eight rows of eight, the last within `from` and `to` by the
-            // assert.
-            unsafe {
-                transpose_eight(
-                    from.as_ptr().add(i * from_stride + p),
-                    from_stride,
-                    to.as_mut_ptr().add(p * stride + i),
-                    stride,
-                )
-            };
+        for i in (0..16).step_by(SIDE) {
+            for p in (0..16).step_by(SIDE) {
+                // SAFETY: the level has the instructions; a square of rows, the last within `from` and `to` by the
+                // assert.
+                unsafe {
+                    let (from, to) = (from.as_ptr().add(i * from_stride + p), to.as_mut_ptr().add(p * stride + i));
+                    transpose_square(from, from_stride, to, stride);
+                }
+            }
         }
         return;
     }
@@ -404,6 +420,32 @@ pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32],
     }
 }
 
+/// Rows and columns that are transposed in registers.
+#[cfg(target_arch = "x86_64")]
+const SIDE: usize = 8;
+#[cfg(target_arch = "aarch64")]
+const SIDE: usize = 4;
+
+/// Four rows of four: neighbours are exchanged, then pairs.
+///
+/// # Safety
+/// `from` and `to` have four rows of four elements, so far apart.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn transpose_square(from: *const f32, from_stride: usize, to: *mut f32, stride: usize) {
+    // SAFETY: as the caller says; every aarch64 has the instructions.
+    unsafe {
+        let row = |i: usize| vld1q_f32(from.add(i * from_stride));
+        let pairs = |a, b| [vtrn1q_f32(a, b), vtrn2q_f32(a, b)].map(|v| vreinterpretq_f64_f32(v));
+        let (top, bottom) = (pairs(row(0), row(1)), pairs(row(2), row(3)));
+        for j in 0..2 {
+            let at = to.add(j * stride);
+            vst1q_f32(at, vreinterpretq_f32_f64(vtrn1q_f64(top[j], bottom[j])));
+            vst1q_f32(at.add(2 * stride), vreinterpretq_f32_f64(vtrn2q_f64(top[j], bottom[j])));
+        }
+    }
+}
+
 /// Eight rows of eight: halves are exchanged as they are loaded, then neighbours, then pairs.
 ///
 /// # Safety
@@ -411,7 +453,7 @@ pub fn transpose(level: Level, from: &[f32], from_stride: usize, to: &mut [f32],
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline]
-unsafe fn transpose_eight(from: *const f32, from_stride: usize, to: *mut f32, stride: usize) {
+unsafe fn transpose_square(from: *const f32, from_stride: usize, to: *mut f32, stride: usize) {
     // SAFETY: as the caller says.
     unsafe {
         for half in 0..2 {

@@ -7,6 +7,8 @@ use crate::numeric::half::widen_f16;
 use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+#[cfg(target_arch = "aarch64")]
+use std::arch::{aarch64::*, asm};
 use std::marker::PhantomData;
 
 /// A vector of f32s.
@@ -17,6 +19,10 @@ use std::marker::PhantomData;
 pub(super) trait Vector: Copy {
     /// A vector of as many i32s.
     type Ints: Copy;
+    /// Four signed bytes for every lane.
+    type Four: Copy;
+    /// Unfinished sums of products of bytes, one for each lane.
+    type Sums: Copy;
     /// How many f32s it has.
     const LANES: usize;
     /// How many vectors a row of a packed panel has.
@@ -37,6 +43,12 @@ pub(super) trait Vector: Copy {
     unsafe fn load_unsigned(at: *const u8) -> Self;
     /// x in every lane.
     unsafe fn all(x: f32) -> Self;
+    /// What is at `at`, in every lane.
+    #[inline(always)]
+    unsafe fn load_all(at: *const f32) -> Self {
+        // SAFETY: as `Vector` says.
+        unsafe { Self::all(*at) }
+    }
     /// x in every lane.
     unsafe fn all_ints(x: i32) -> Self::Ints;
     unsafe fn mul(a: Self, b: Self) -> Self;
@@ -61,12 +73,13 @@ pub(super) trait Vector: Copy {
     unsafe fn up(a: Self::Ints, by: usize) -> Self::Ints;
     /// The highest byte of each lane, with its sign.
     unsafe fn highest_byte(a: Self::Ints) -> Self::Ints;
+    unsafe fn load_four(at: *const i32) -> Self::Four;
     /// Sums of products of codes w, as they are stored, and of signed bytes x: [`first`](Vector::first), then `dot` for
     /// at most 32 steps, four at a time, then [`last`](Vector::last). `start` is what the offset of stored codes takes
     /// away.
-    unsafe fn first<const BITS: usize>(start: i32) -> Self::Ints;
-    unsafe fn dot<const BITS: usize>(acc: Self::Ints, w: Self::Ints, x: Self::Ints) -> Self::Ints;
-    unsafe fn last<const BITS: usize>(acc: Self::Ints, start: i32) -> Self::Ints;
+    unsafe fn first<const BITS: usize>(start: i32) -> Self::Sums;
+    unsafe fn dot<const BITS: usize>(acc: Self::Sums, w: Self::Ints, x: Self::Four) -> Self::Sums;
+    unsafe fn last<const BITS: usize>(acc: Self::Sums, start: i32) -> Self::Ints;
     /// What codes of four bits mean, in the low bits of the lanes: `table` is of consecutive integers.
     unsafe fn look_up(codes: Self::Ints, table: &[f32; 16]) -> Self;
 }
@@ -97,7 +110,7 @@ pub(super) unsafe fn plain(level: Level, body: impl Body) {
 }
 
 /// Functions that are compiled with some instructions, and run a body on vectors of a type.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! compiled {
     ($($name:ident: $vector:ty, $features:literal;)*) => {
         $(
@@ -121,6 +134,14 @@ compiled! {
     avx512_vnni: __m512, "avx512f,avx512vnni";
 }
 
+#[cfg(target_arch = "aarch64")]
+compiled! {
+    neon: Quarter<false>, "neon";
+    neon_dot: Quarter<true>, "neon,dotprod";
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+pub(super) use self::{plain as neon, plain as neon_dot};
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use self::{plain as avx2, plain as avx2_vnni, plain as avx512, plain as avx512_bf16, plain as avx512_vnni};
 
@@ -184,6 +205,8 @@ impl<M> Copy for Plain<M> {}
 
 impl<M: MulAdd> Vector for Plain<M> {
     type Ints = [i32; 16];
+    type Four = [i32; 16];
+    type Sums = [i32; 16];
     const LANES: usize = 16;
     const PANEL: usize = 1;
 
@@ -215,6 +238,7 @@ impl<M: MulAdd> Vector for Plain<M> {
         fn down(a: [i32; 16], by: usize) -> [i32; 16] { lanes!(|i| (a[i] as u32 >> by) as i32) }
         fn up(a: [i32; 16], by: usize) -> [i32; 16] { lanes!(|i| a[i] << by) }
         fn highest_byte(a: [i32; 16]) -> [i32; 16] { lanes!(|i| a[i] >> 24) }
+        fn load_four(at: *const i32) -> [i32; 16] { Self::all_ints(*at) }
         fn first<const BITS: usize>(start: i32) -> [i32; 16] { [start; 16] }
         fn dot<const BITS: usize>(acc: [i32; 16], w: [i32; 16], x: [i32; 16]) -> [i32; 16] {
             let mut acc = acc;
@@ -234,6 +258,8 @@ impl<M: MulAdd> Vector for Plain<M> {
 #[cfg(target_arch = "x86_64")]
 impl Vector for __m512 {
     type Ints = __m512i;
+    type Four = __m512i;
+    type Sums = __m512i;
     const LANES: usize = 16;
     const PANEL: usize = 4;
 
@@ -267,6 +293,7 @@ impl Vector for __m512 {
         fn down(a: __m512i, by: usize) -> __m512i { _mm512_srlv_epi32(a, Self::all_ints(by as i32)) }
         fn up(a: __m512i, by: usize) -> __m512i { _mm512_sllv_epi32(a, Self::all_ints(by as i32)) }
         fn highest_byte(a: __m512i) -> __m512i { _mm512_srai_epi32::<24>(a) }
+        fn load_four(at: *const i32) -> __m512i { Self::all_ints(*at) }
         fn first<const BITS: usize>(start: i32) -> __m512i { Self::all_ints(start) }
         fn dot<const BITS: usize>(acc: __m512i, w: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, w, x) }
         fn last<const BITS: usize>(acc: __m512i, _start: i32) -> __m512i { acc }
@@ -284,6 +311,8 @@ pub(super) struct Half<const VNNI: bool>(__m256);
 #[cfg(target_arch = "x86_64")]
 impl<const VNNI: bool> Vector for Half<VNNI> {
     type Ints = __m256i;
+    type Four = __m256i;
+    type Sums = __m256i;
     const LANES: usize = 8;
     const PANEL: usize = 2;
 
@@ -312,6 +341,7 @@ impl<const VNNI: bool> Vector for Half<VNNI> {
         fn down(a: __m256i, by: usize) -> __m256i { _mm256_srlv_epi32(a, Self::all_ints(by as i32)) }
         fn up(a: __m256i, by: usize) -> __m256i { _mm256_sllv_epi32(a, Self::all_ints(by as i32)) }
         fn highest_byte(a: __m256i) -> __m256i { _mm256_srai_epi32::<24>(a) }
+        fn load_four(at: *const i32) -> __m256i { Self::all_ints(*at) }
         // without AVX-VNNI: the instruction for bytes sums two products in 16 bits: with codes of four bits, sixteen
         // fit; of eight bits, two fit if their offset of 128 is taken away first
         fn first<const BITS: usize>(start: i32) -> __m256i { Self::all_ints(if VNNI { start } else { 0 }) }
@@ -336,6 +366,112 @@ impl<const VNNI: bool> Vector for Half<VNNI> {
         // a table of sixteen needs two permutations: adding is as fast
         fn look_up(codes: __m256i, table: &[f32; 16]) -> Self {
             Self::add(Self::from_ints(Self::and(codes, Self::all_ints(15))), Self::all(table[0]))
+        }
+    }
+}
+
+/// Vectors of 128 bits, with the instruction that sums four products of bytes (`dotprod`) or without it.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy)]
+pub(super) struct Quarter<const DOT: bool>(float32x4_t);
+
+#[cfg(target_arch = "aarch64")]
+impl<const DOT: bool> Vector for Quarter<DOT> {
+    type Ints = int32x4_t;
+    /// In one lane, which the instruction takes.
+    type Four = f32;
+    /// With codes of four bits and without `dotprod`, the two halves of sums in 16 bits; else the first alone.
+    type Sums = [int32x4_t; 2];
+    const LANES: usize = 4;
+    const PANEL: usize = 4;
+
+    functions! {
+        // the instruction has no stable function, and nobody has measured what it saves
+        fn prefetch(_at: *const u8) {}
+        fn load(at: *const f32) -> Self { Quarter(vld1q_f32(at)) }
+        fn store(at: *mut f32, v: Self) { vst1q_f32(at, v.0) }
+        fn stream(at: *mut f32, v: Self) { Self::store(at, v) }
+        fn load_ints(at: *const u8) -> int32x4_t { vreinterpretq_s32_u8(vld1q_u8(at)) }
+        fn load_halves(at: *const u8) -> Self {
+            let v;
+            // its function needs Rust 1.94
+            asm!("fcvtl {v:v}.4s, {halves:v}.4h", v = out(vreg) v, halves = in(vreg) vld1_u16(at.cast()),
+                options(pure, nomem, nostack, preserves_flags));
+            Quarter(v)
+        }
+        fn load_signed(at: *const u8) -> Self {
+            let bytes = vcreate_s8(u64::from(at.cast::<u32>().read_unaligned()));
+            Self::from_ints(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
+        }
+        fn load_unsigned(at: *const u8) -> Self {
+            let bytes = vcreate_u8(u64::from(at.cast::<u32>().read_unaligned()));
+            Self::from_ints(vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes)))))
+        }
+        fn all(x: f32) -> Self { Quarter(vdupq_n_f32(x)) }
+        // a multiply-add takes one lane of a register as well as a vector. The compiler does not see that this is a
+        // load, or it would load to all lanes, which keeps a unit for vectors busy
+        fn load_all(at: *const f32) -> Self {
+            let mut x = *at;
+            asm!("/* {x:s} */", x = inout(vreg) x, options(pure, nomem, nostack, preserves_flags));
+            Self::all(x)
+        }
+        fn all_ints(x: i32) -> int32x4_t { vdupq_n_s32(x) }
+        fn mul(a: Self, b: Self) -> Self { Quarter(vmulq_f32(a.0, b.0)) }
+        fn add(a: Self, b: Self) -> Self { Quarter(vaddq_f32(a.0, b.0)) }
+        fn fmadd(a: Self, b: Self, c: Self) -> Self { Quarter(vfmaq_f32(c.0, a.0, b.0)) }
+        fn fmsub(a: Self, b: Self, c: Self) -> Self { Quarter(vsubq_f32(vmulq_f32(a.0, b.0), c.0)) }
+        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Quarter(vfmsq_f32(c.0, a.0, b.0)) }
+        // BFDOT rounds otherwise
+        fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
+        fn from_ints(x: int32x4_t) -> Self { Quarter(vcvtq_f32_s32(x)) }
+        fn from_bits(x: int32x4_t) -> Self { Quarter(vreinterpretq_f32_s32(x)) }
+        fn bits(x: Self) -> int32x4_t { vreinterpretq_s32_f32(x.0) }
+        fn and(a: int32x4_t, b: int32x4_t) -> int32x4_t { vandq_s32(a, b) }
+        fn xor(a: int32x4_t, b: int32x4_t) -> int32x4_t { veorq_s32(a, b) }
+        fn down(a: int32x4_t, by: usize) -> int32x4_t {
+            vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-(by as i32))))
+        }
+        fn up(a: int32x4_t, by: usize) -> int32x4_t { vshlq_s32(a, vdupq_n_s32(by as i32)) }
+        fn highest_byte(a: int32x4_t) -> int32x4_t { vshrq_n_s32::<24>(a) }
+        fn load_four(at: *const i32) -> f32 { *at.cast() }
+        // bytes are multiplied with their signs: of codes of eight bits, the offset of 128 is taken away first. Without
+        // `dotprod`, a product has 16 bits: with codes of four bits, sixteen fit, and with codes of eight bits, two
+        fn first<const BITS: usize>(start: i32) -> [int32x4_t; 2] {
+            [vdupq_n_s32(if DOT && BITS == 4 { start } else { 0 }), vdupq_n_s32(0)]
+        }
+        fn dot<const BITS: usize>(acc: [int32x4_t; 2], w: int32x4_t, x: f32) -> [int32x4_t; 2] {
+            let w = if BITS == 4 { w } else { Self::xor(w, vreinterpretq_s32_s8(vdupq_n_s8(i8::MIN))) };
+            let [mut low, mut high] = acc;
+            if DOT {
+                // its function is not stable
+                asm!("sdot {sum:v}.4s, {w:v}.16b, {x:v}.4b[0]", sum = inout(vreg) low, w = in(vreg) w,
+                    x = in(vreg) x, options(pure, nomem, nostack, preserves_flags));
+                return [low, high];
+            }
+            let (w, x) = (vreinterpretq_s8_s32(w), vreinterpretq_s8_f32(vdupq_n_f32(x)));
+            if BITS == 4 {
+                let [l, h] = [vreinterpretq_s16_s32(low), vreinterpretq_s16_s32(high)];
+                low = vreinterpretq_s32_s16(vmlal_s8(l, vget_low_s8(w), vget_low_s8(x)));
+                high = vreinterpretq_s32_s16(vmlal_high_s8(h, w, x));
+            } else {
+                let products = [vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x)];
+                low = vpadalq_s16(low, vpaddq_s16(products[0], products[1]));
+            }
+            [low, high]
+        }
+        fn last<const BITS: usize>(acc: [int32x4_t; 2], start: i32) -> int32x4_t {
+            let [low, high] = acc;
+            if DOT || BITS == 8 {
+                return low;
+            }
+            let pairs = vpaddq_s16(vreinterpretq_s16_s32(low), vreinterpretq_s16_s32(high));
+            vpadalq_s16(vdupq_n_s32(start), pairs)
+        }
+        // a code in the last bits of 2^23 is that number plus the code
+        fn look_up(codes: int32x4_t, table: &[f32; 16]) -> Self {
+            const BASE: f32 = 8_388_608.0;
+            let code = vbslq_s32(vdupq_n_u32(15), codes, vdupq_n_s32(BASE.to_bits() as i32));
+            Self::add(Self::from_bits(code), Self::all(table[0] - BASE))
         }
     }
 }

@@ -41,7 +41,7 @@ enum Isa {
 pub(crate) enum Vectors {
     /// Sixteen lanes in plain Rust.
     Plain,
-    /// The same, on a CPU with 32 registers of 128 bits.
+    /// 128 bits, 32 registers.
     Neon,
     /// 256 bits.
     Avx2,
@@ -200,16 +200,17 @@ impl Level {
     }
 
     /// Whether products of four bytes, with integer sums, are one instruction on the level's vectors. The sums are
-    /// exact with or without it, so on vectors of 512 bits this is not a level of its own.
-    pub(crate) fn has_vnni(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return match self.vectors() {
-            Vectors::Plain | Vectors::Neon => false,
-            Vectors::Avx2 => self.0 == Isa::Avx2Vnni,
-            Vectors::Avx512 => is_x86_feature_detected!("avx512vnni"),
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        false
+    /// exact with or without it, so on vectors of 512 and of 128 bits this is not a level of its own.
+    pub(crate) fn has_byte_dot(self) -> bool {
+        match self.0 {
+            Isa::Portable | Isa::Unfused => false,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx2Vnni => self.0 == Isa::Avx2Vnni,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+        }
     }
 
     /// Runs the copy of `kernel` compiled for this level.

@@ -2,6 +2,11 @@
 //! optimizer, in both precisions. (That a decoded token is the full forward to the bit, at each level, is a test of
 //! decode.rs.)
 
+#[path = "../../examples/same_bits.rs"]
+#[allow(dead_code)] // its `main`
+mod example;
+
+use crate::common::folder::Folder;
 use crate::random_config::{configs, fill};
 use limpid::backend::{Backend, Cpu};
 use limpid::config::{Axis, Config};
@@ -115,5 +120,17 @@ fn so_are_models_of_some_size() {
         for how in [(Method::AdamW, Precision::F32), (Method::Muon, Precision::Bf16)] {
             compare(&config, how);
         }
+    }
+}
+
+/// What `cargo xtask targets` compares with other processors.
+#[test]
+fn the_levels_of_this_machine_print_the_same_hashes() {
+    let folder = Folder::new("same-bits");
+    let hashes = |level| example::same_bits(level, &folder).unwrap();
+    let want = hashes(Level::PORTABLE);
+    assert!(want.len() > 8 && want.iter().all(|(_, hash)| hash.len() == 64), "{want:?}");
+    for level in Level::available() {
+        assert_eq!(hashes(level), want, "{level}");
     }
 }

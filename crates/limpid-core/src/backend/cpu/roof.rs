@@ -7,11 +7,13 @@ use super::pool::Pool;
 use crate::backend::{BackendError, Result};
 use crate::matrix::Precision;
 use crate::matrix::arena::Arena;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::numeric::simd::Vectors;
 use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+#[cfg(target_arch = "aarch64")]
+use std::arch::{aarch64::*, asm};
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -121,9 +123,9 @@ fn chains(level: Level, of: Precision, times: usize) -> f64 {
         // SAFETY: the level proves the instructions.
         (Vectors::Avx512, Precision::Bf16) if level.has_dot() => return unsafe { avx512_bf16(times) },
         // SAFETY: as above, and the CPU was asked for VNNI.
-        (Vectors::Avx512, Precision::Int8) if level.has_vnni() => return unsafe { avx512_vnni(times) },
+        (Vectors::Avx512, Precision::Int8) if level.has_byte_dot() => return unsafe { avx512_vnni(times) },
         // SAFETY: the level proves the instructions.
-        (Vectors::Avx2, Precision::Int8) if level.has_vnni() => return unsafe { avx2_vnni(times) },
+        (Vectors::Avx2, Precision::Int8) if level.has_byte_dot() => return unsafe { avx2_vnni(times) },
         // SAFETY: as above: all levels of AVX-512 have AVX2.
         (Vectors::Avx2 | Vectors::Avx512, Precision::Int8) => return unsafe { avx2_bytes(times) },
         // without the dot product, bf16 is multiplied as f32
@@ -133,13 +135,21 @@ fn chains(level: Level, of: Precision, times: usize) -> f64 {
         (Vectors::Avx2, _) => return unsafe { avx2(times) },
         (Vectors::Plain | Vectors::Neon, _) => {}
     }
+    #[cfg(target_arch = "aarch64")]
+    match (level.vectors(), of) {
+        // SAFETY: the CPU was asked for the instruction.
+        (Vectors::Neon, Precision::Int8) if level.has_byte_dot() => return unsafe { neon_dot(times) },
+        // SAFETY: the level proves the instructions.
+        (Vectors::Neon, Precision::Int8) => return unsafe { neon_bytes(times) },
+        _ => {}
+    }
     let _ = of;
     level.run(Chains(times))
 }
 
 /// The loop of one level: `$times` times `$add`, a product added to a register, for `$chains` registers of `$lanes`
 /// products.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! registers {
     ($name:ident, $features:literal, $chains:literal x $lanes:literal, $zero:expr, $one:expr, $add:expr) => {
         #[target_feature(enable = $features)]
@@ -201,6 +211,33 @@ registers!(
     _mm256_set1_epi8(1),
     // of the sum itself, or the product would be computed once
     |a, _, sum| _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, sum))
+);
+
+#[cfg(target_arch = "aarch64")]
+registers!(
+    neon_dot,
+    "neon,dotprod",
+    24 x 16,
+    vdupq_n_s32(0),
+    vdupq_n_s8(1),
+    |a: int8x16_t, b: int8x16_t, mut sum: int32x4_t| {
+        // SAFETY: the instruction reads and writes registers alone.
+        unsafe {
+            asm!("sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b", sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        sum
+    }
+);
+#[cfg(target_arch = "aarch64")]
+registers!(
+    neon_bytes,
+    "neon",
+    24 x 8,
+    vdupq_n_s16(0),
+    vdup_n_s8(1),
+    // of the sum itself, or the product would be computed once
+    |a, _, sum| vmlal_s8(sum, a, vget_low_s8(vreinterpretq_s8_s16(sum)))
 );
 
 /// In plain Rust, for the levels without a body of their own.

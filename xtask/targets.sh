@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# targets.sh FOLDER TARGET...: a Rust compiler below FOLDER with the standard library for each TARGET, and what runs
+# programs for ARM on this machine, from the packages of Debian 12 alone. The compiler is unpacked, not installed, so
+# the machine's own Rust stays as it is. What is there already is kept. Needs rustup's cargo (CARGO) and apt-get; exits
+# with 3 where packages cannot be had.
+set -euo pipefail
+folder=$1
+shift
+arm=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+missing() { echo "$*"; exit 3; }
+command -v apt-get >/dev/null || missing "no apt-get"
+root=$([ "$(id -u)" = 0 ] || echo "sudo -n")
+updated=
+update() { [ -n "$updated" ] || $root apt-get update -qq || missing "apt-get update failed"; updated=yes; }
+installed() { dpkg -s "$1" 2>/dev/null | grep -q '^Status: install ok installed'; }
+for package in "${arm[@]}"; do
+  installed "$package" && continue
+  $root true 2>/dev/null || missing "not allowed to install ${arm[*]}"
+  update
+  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${arm[@]}" >/dev/null ||
+    missing "not installed: ${arm[*]}"
+done
+if [ ! -e "$folder/rustc" ]; then
+  version() { apt-cache policy rustc-web 2>/dev/null | sed -n 's/ *Candidate: //p' | grep -v none; }
+  [ -n "$(version || true)" ] || { $root true 2>/dev/null && update || true; }
+  [ -n "$(version || true)" ] || missing "no package rustc-web"
+  # the names of its libraries have versions in them
+  names=$(apt-cache depends --recurse --no-{recommends,suggests,conflicts,breaks,replaces,enhances} rustc-web |
+    grep -E '^(libstd-rust-web|libllvm)')
+  rm -rf "$folder"
+  mkdir -p "$folder/packages"
+  (cd "$folder/packages" && apt-get download -qq rustc-web rust-web-src $names) || missing "rustc-web was not downloaded"
+  for package in "$folder"/packages/*.deb; do dpkg -x "$package" "$folder/unpacked"; done
+  rm -r "$folder/packages"
+  for program in rustdoc rustc; do
+    printf '#!/bin/sh\nexport LD_LIBRARY_PATH=%s\nexec %s "$@"\n' \
+      "'$folder/unpacked/usr/lib/x86_64-linux-gnu'" "'$folder/unpacked/usr/bin/$program'" >"$folder/$program"
+    chmod +x "$folder/$program"
+  done
+fi
+mkdir -p "$folder/std/src"
+printf '[package]\nname = "std-for-targets"\nedition = "2024"\n[workspace]\n' >"$folder/std/Cargo.toml"
+: >"$folder/std/src/lib.rs"
+for target in "$@"; do
+  libraries=$folder/unpacked/usr/lib/rustlib/$target/lib
+  [ -e "$libraries/complete" ] && continue
+  # types alone where nothing is linked
+  how=$(case $target in *apple* | *windows*) echo check ;; *) echo build ;; esac)
+  echo "== the standard library for $target"
+  (cd "$folder/std" && env -u RUSTFLAGS RUSTC="$folder/rustc" RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$folder/std/target" \
+    "$CARGO" "$how" --quiet --release -Zbuild-std=std,panic_abort,test --target "$target")
+  mkdir -p "$libraries"
+  find "$folder/std/target/$target/release/deps" \( -name 'lib*.rmeta' -o -name 'lib*.rlib' \) \
+    ! -name 'libstd_for_targets*' -exec cp -t "$libraries" {} +
+  touch "$libraries/complete"
+done
+rm -rf "$folder/std"
