@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# targets.sh FOLDER TARGET...: a Rust compiler below FOLDER with the standard library for each TARGET, and what runs
-# programs for ARM on this machine, from the packages of Debian 12 alone. The compiler is unpacked, not installed, so
+# targets.sh FOLDER TARGET...: a Rust compiler below FOLDER with the standard library for each TARGET, and what links
+# for them and runs programs for ARM on this machine, from the packages of Debian 12 alone. The compiler is unpacked, not installed, so
 # the machine's own Rust stays as it is. What is there already is kept. Needs rustup's cargo (CARGO) and apt-get; exits
 # with 3 where packages cannot be had.
 set -euo pipefail
 folder=$1
 shift
-arm=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+tools=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user lld-19 wasi-libc)
 missing() { echo "$*"; exit 3; }
 command -v apt-get >/dev/null || missing "no apt-get"
 root=$([ "$(id -u)" = 0 ] || echo "sudo -n")
 updated=
 update() { [ -n "$updated" ] || $root apt-get update -qq || missing "apt-get update failed"; updated=yes; }
 installed() { dpkg -s "$1" 2>/dev/null | grep -q '^Status: install ok installed'; }
-for package in "${arm[@]}"; do
+for package in "${tools[@]}"; do
   installed "$package" && continue
-  $root true 2>/dev/null || missing "not allowed to install ${arm[*]}"
+  $root true 2>/dev/null || missing "not allowed to install ${tools[*]}"
   update
-  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${arm[@]}" >/dev/null ||
-    missing "not installed: ${arm[*]}"
+  $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${tools[@]}" >/dev/null ||
+    missing "not installed: ${tools[*]}"
 done
 if [ ! -e "$folder/rustc" ]; then
   version() { apt-cache policy rustc-web 2>/dev/null | sed -n 's/ *Candidate: //p' | grep -v none; }
@@ -52,6 +52,17 @@ for target in "$@"; do
   mkdir -p "$libraries"
   find "$folder/std/target/$target/release/deps" \( -name 'lib*.rmeta' -o -name 'lib*.rlib' \) \
     ! -name 'libstd_for_targets*' -exec cp -t "$libraries" {} +
+  if [ "$target" = wasm32-wasip1 ]; then
+    # Debian's library is older than what Rust calls: no thread ever starts there
+    mkdir -p "$libraries/self-contained"
+    cp /usr/lib/wasm32-wasi/libc.a "$libraries/self-contained"
+    "$folder/rustc" --edition 2024 --target "$target" -O -Cpanic=abort --emit=obj xtask/targets/wasi.rs -o "$folder/wasi.o"
+    cat >"$folder/wasm-ld" <<END
+#!/bin/sh
+exec wasm-ld-19 "\$@" /usr/lib/wasm32-wasi/crt1-reactor.o '$folder/wasi.o' --export=_initialize
+END
+    chmod +x "$folder/wasm-ld"
+  fi
   touch "$libraries/complete"
 done
 rm -rf "$folder/std"

@@ -1,6 +1,7 @@
 //! Chores of the project. `cargo xtask` lists them: what the gate runs, the long tests that a release runs beside it,
 //! and what writes or measures something for the documents.
 
+mod dist;
 mod source;
 mod targets;
 
@@ -11,9 +12,9 @@ use std::process::{Command, ExitCode, Stdio};
 type Chore = (&'static str, &'static str, fn() -> bool);
 
 /// Every chore.
-const CHORES: [Chore; 11] = [
+const CHORES: [Chore; 13] = [
     ("ci", "the gate: formatting, lints, documentation, tests, the page in a browser, the wheel, ARM's bits", || {
-        ci() && ui() && python() && targets::gate()
+        targets::web() && ci() && ui() && python() && targets::gate()
     }),
     ("ui", "the gate's part that needs Node and Chromium", ui),
     ("python", "the gate's part that needs Python and packages of PyPI: the wheel of crates/limpid-python", python),
@@ -24,8 +25,15 @@ const CHORES: [Chore; 11] = [
         sweep,
     ),
     ("targets", "ARM by an emulator, with this processor's bits; macOS, Windows and browsers: types", targets::whole),
+    ("web", "the module of WebAssembly that makes `inspect --html` pages live", targets::web),
     ("features", "every crate alone, with and without each of its features", features),
     ("package", "every crate as it would be published, with its tests", package),
+    (
+        "dist",
+        "what a release holds, tried, in target/assets: binaries for Linux, wheels, checksums, an installer; with a \
+         target behind it, that target's archive alone",
+        dist::dist,
+    ),
     ("size", "lines of code by crate", size),
     ("settings", "writes docs/settings.md", settings),
     ("picture", "draws docs/look-inside.png, with Node, a browser and the release binary", picture),
@@ -256,21 +264,27 @@ fn features() -> bool {
     built && needed <= CORE_NEEDS
 }
 
-/// Packs and builds every crate as it would be published, offline, then unpacks all and runs their tests.
-fn package() -> bool {
-    let cargo = |folder: &Path, arguments: &[&str]| {
-        println!("== cargo {}", arguments.join(" "));
-        // one folder for all that is built, so that what they need is built once
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(arguments).current_dir(folder).env("CARGO_TARGET_DIR", root().join("target"));
-        cargo.status().is_ok_and(|status| status.success())
-    };
+/// Cargo in a folder, with one folder for all that is built, so that what several need is built once.
+fn cargo_in(folder: &Path, arguments: &[&str]) -> bool {
+    println!("== cargo {}", arguments.join(" "));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(arguments).current_dir(folder).env("CARGO_TARGET_DIR", root().join("target"));
+    cargo.status().is_ok_and(|status| status.success())
+}
+
+/// Packs and builds every crate as it would be published, in the order of publishing.
+fn packed() -> bool {
     // the workspace's own profile, so that what is there already serves
     let profile =
         ["profile.dev.opt-level=1", "profile.dev.package.\"*\".opt-level=2", "profile.dev.package.\"*\".debug=false"];
     let mut arguments = vec!["package", "--workspace", "--exclude", "xtask", "--offline", "--allow-dirty"];
     arguments.extend(profile.into_iter().flat_map(|setting| ["--config", setting]));
-    if !cargo(&root(), &arguments) {
+    cargo_in(&root(), &arguments)
+}
+
+/// The same, then unpacks all and runs their tests.
+fn package() -> bool {
+    if !packed() {
         return false;
     }
     // one workspace of what was unpacked to be built, in which each finds the others
@@ -289,7 +303,7 @@ fn package() -> bool {
         format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n{patches}\n{profiles}");
     let written = std::fs::write(folder.join("Cargo.toml"), manifest).is_ok()
         && std::fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock")).is_ok();
-    written && cargo(&folder, &[&["test", "--offline", "--workspace"], &GATE[..]].concat())
+    written && cargo_in(&folder, &[&["test", "--offline", "--workspace"], &GATE[..]].concat())
 }
 
 /// Writes docs/settings.md anew.

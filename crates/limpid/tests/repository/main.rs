@@ -1,7 +1,8 @@
-//! Tests of the repository: its crates side by side, its documents, a program outside it. Published crates go without
-//! them.
+//! Tests of the repository: its crates side by side, its documents, its installer, a program outside it. Published
+//! crates go without them.
 
 mod circles;
+mod install;
 mod outside;
 #[path = "../../../../xtask/src/source.rs"]
 mod source;
