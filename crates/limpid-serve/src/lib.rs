@@ -5,32 +5,25 @@
 //! engine on a thread of its own, and `answer` turns the engine's events into the answer. A faulty request is refused
 //! before the engine sees it.
 
-mod access;
-mod body;
-mod follow;
+mod dispatch;
 mod hosts;
-mod incoming;
-mod intervene;
 mod json;
-mod listen;
+pub mod local;
 mod look;
-mod metrics;
 mod model;
 mod options;
-mod pulse;
-mod queue;
-mod reply;
-mod route;
 mod routes;
 pub mod saved;
 mod schema;
-mod server;
-mod state;
-mod threads;
 mod ui;
 #[cfg(feature = "study")]
 mod walks;
-mod worker;
+
+/// Modules that need sockets.
+macro_rules! over_sockets {
+    ($($name:ident)*) => { $(#[cfg(feature = "http")] mod $name;)* };
+}
+over_sockets!(access body follow incoming listen looking metrics pulse queue reply route server state threads worker);
 
 // public for the tests of this crate alone
 #[doc(hidden)]
@@ -50,7 +43,9 @@ pub mod refusal;
 #[doc(hidden)]
 pub mod tokens;
 
+#[cfg(feature = "http")]
 pub use follow::Follow;
 pub use model::{ServedAs, ServedModel};
 pub use options::{ConnectionLimits, Listener, PageOptions, ServeError, ServeEvent, ServeOptions, ServedTraining};
+#[cfg(feature = "http")]
 pub use server::{OpenPort, Server, Stopper};

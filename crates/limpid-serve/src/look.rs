@@ -1,32 +1,40 @@
-//! `/inspect/v1/`: questions about the inside of the model, passed on to [`Glass`].
+//! `/inspect/v1/`: questions about the inside of the model, passed on to [`Glass`], wherever they come from.
 //!
-//! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a
-//! thread of its own, within a [`limpid_base::budget::Budget`]: it ends when the client goes away (a run of a prompt
-//! after the block that is being computed), and when it takes too long.
+//! Looking shares the weights and nothing else with the engine, so it changes no answer. All of it runs within a
+//! [`Budget`]: it ends when nobody waits for it any more (a run of a prompt after the block that is being computed),
+//! and when it takes too long. [`crate::looking`] does it on threads of its own, [`crate::local`] on the only one.
 
-use crate::body::Content;
 use crate::json;
 use crate::model::ServedModel;
+use crate::openai::{Ask, INTERVENTIONS, fault};
+use crate::options::{ServeOptions, ServedTraining};
 use crate::refusal::{Refusal, Result};
-use crate::reply::{HttpReply, JSON, looked, streamed, whole};
-use crate::state::{Phase, ServerState};
-use crate::threads::{Gone, on_thread};
 #[cfg(feature = "study")]
-use crate::walks::{self, WalksError};
-use hyper::body::Bytes;
+use crate::walks::{self, Walks, WalksError};
+use limpid::Error;
 use limpid_base::budget::Budget;
 #[cfg(feature = "study")]
 use limpid_glass::asked::AskedQuery;
-use limpid_glass::{Glass, GlassError, RETRY, Reply, Subject, decoded};
+use limpid_glass::{Glass, GlassError, RETRY, Reply, Reserved, Subject, decoded};
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::SendTimeoutError;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-/// Pieces of a stream that wait to be sent.
-const WAITING: usize = 16;
+/// The glass box of a server, and what may be asked of it.
+pub struct Look {
+    glass: Glass,
+    /// What was told of walks.
+    #[cfg(feature = "study")]
+    walks: Walks,
+    against: Vec<Subject>,
+    allow_interventions: bool,
+    time: Duration,
+    training: Option<ServedTraining>,
+}
+
+/// Set when nobody waits for an answer any more.
+pub type GoneFlag = Arc<AtomicBool>;
 
 impl From<&ServedModel> for Subject {
     fn from(model: &ServedModel) -> Subject {
@@ -44,131 +52,183 @@ pub fn query(text: &str) -> Vec<(String, String)> {
     text.split('&').filter(|part| !part.is_empty()).map(pair).collect()
 }
 
-/// The glass box of a server, and the models that are looked into.
-fn parts(shared: &ServerState) -> Result<(Arc<Glass>, Vec<Subject>)> {
-    let glass = shared.glass.clone().ok_or_else(Refusal::inspect_disabled)?;
-    let served = Subject::from(&**shared.model());
-    Ok((glass, std::iter::once(served).chain(shared.options.against.iter().cloned()).collect()))
+/// The trace whose tiles are asked for.
+fn tiles_of(path: &str) -> Option<&str> {
+    path.strip_prefix("traces/")?.strip_suffix("/tiles")
 }
 
-/// A question.
-pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)>) -> Result<HttpReply> {
-    let (glass, subjects) = parts(shared)?;
-    #[cfg(feature = "study")]
-    if path == "walks" {
-        AskedQuery::read(&query, &[])?;
-        return Ok(whole(JSON, walks::list().to_string()));
+/// The type of what is told at a path by [`Look::tell`].
+///
+/// # Errors
+/// If nothing is.
+pub fn told_type(path: &str) -> Result<&'static str> {
+    match path {
+        _ if tiles_of(path).is_some() => Ok("application/vnd.limpid.tiles"),
+        "traces" | "sweeps" => Ok("application/x-ndjson"),
+        "walks" if cfg!(feature = "study") => Ok("application/x-ndjson"),
+        _ => Err(Refusal::not_found(path)),
     }
-    let time = shared.options.look_time;
-    let steps = shared.options.training.as_ref().filter(|_| path == "training").map(|training| training.steps);
-    let work = move |gone: &Arc<AtomicBool>| {
-        let budget = glass.budget(&subjects).time(time).unless(gone.clone());
-        Ok(match (glass.ask(&subjects, &path, &query, &Arc::new(budget))?, steps) {
-            (Reply::Json(text), Some(steps)) => {
-                let mut answer: Value = serde_json::from_str(&text).map_err(Refusal::engine_error)?;
-                answer["steps"] = steps.into();
-                whole(JSON, answer.to_string())
-            }
-            (reply, _) => looked(reply),
+}
+
+impl Look {
+    /// The glass box that these options ask for, if they do.
+    pub fn new(options: &ServeOptions) -> Option<Look> {
+        Some(Look {
+            glass: Glass::new(options.inspect?),
+            #[cfg(feature = "study")]
+            walks: Walks::default(),
+            against: options.against.clone(),
+            allow_interventions: options.allow_interventions,
+            time: options.look_time,
+            training: options.training.clone(),
         })
-    };
-    on_thread(shared, &shared.looking, work).await
-}
-
-/// Forgets a trace.
-pub fn forget(shared: &ServerState, path: &str) -> Result<HttpReply> {
-    let (glass, _) = parts(shared)?;
-    match path.strip_prefix("traces/") {
-        Some(id) => glass.forget(id)?,
-        None => return Err(Refusal::not_found(path)),
     }
-    Ok(whole(JSON, "{}"))
-}
 
-/// Stops the training that runs in this process, after its step.
-fn stop(shared: &ServerState, body: &Bytes) -> Result<HttpReply> {
-    let body = json::object(body)?;
-    let Some(training) = &shared.options.training else {
-        let why = "no training runs in this server's process: stop it where it runs";
-        return Err(Refusal::glass("not_for_this_model", why.into()));
-    };
-    if body.len() != 1 || body.get("stop") != Some(&Value::Bool(true)) {
-        return Err(Refusal::glass("invalid_value", "the body must be {\"stop\": true}".into()));
+    /// The model that is served, and those beside it.
+    fn subjects(&self, model: &ServedModel) -> Vec<Subject> {
+        std::iter::once(model.into()).chain(self.against.iter().cloned()).collect()
     }
-    training.stop.store(true, Ordering::SeqCst);
-    Ok(whole(JSON, "{}"))
-}
 
-/// A run, tiles of one, a sweep, or the end of the training.
-pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<HttpReply> {
-    let (glass, subjects) = parts(shared)?;
-    if path == "training" {
-        return stop(shared, &body);
+    fn budget(&self, subjects: &[Subject], gone: &GoneFlag) -> Arc<Budget> {
+        Arc::new(self.glass.budget(subjects).time(self.time).unless(gone.clone()))
     }
-    let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
-    let kind = match (&id, path.as_str()) {
-        (Some(_), _) => "application/vnd.limpid.tiles",
-        (None, "traces" | "sweeps") => "application/x-ndjson",
-        (None, "walks") if cfg!(feature = "study") => "application/x-ndjson",
-        _ => return Err(Refusal::not_found(&path)),
-    };
-    let (send, mut rest) = mpsc::channel::<Bytes>(WAITING);
-    let (failed, mut failure) = mpsc::channel::<Refusal>(1);
-    let server = shared.clone();
-    let sent = Arc::new(AtomicBool::new(false));
-    let gone = Gone::default();
-    let ends = gone.flag();
-    let runtime = Handle::current();
-    let work = move || {
-        let (ended, patience) = (server.phase.subscribe(), server.options.look_time);
-        let tell = |piece: Bytes| {
-            sent.store(true, Ordering::SeqCst);
-            let taken = runtime.block_on(send.send_timeout(piece, patience));
-            if let Err(SendTimeoutError::Timeout(_)) = taken {
-                ends.store(true, Ordering::SeqCst); // its place is for those who read what they ask for
-            }
-            *ended.borrow() != Phase::Ended && taken.is_ok()
-        };
-        let mut line = |event: &str| tell(format!("{event}\n").into());
-        let budget = || Arc::new(glass.budget(&subjects).time(server.options.look_time).unless(ends.clone()));
-        let mut work = |body: Value| -> Result<()> {
-            if path == "traces" && !server.options.allow_interventions && !body["interventions"].is_null() {
-                return Err(Refusal::interventions_disabled("interventions"));
-            }
-            match &id {
-                Some(id) => glass.tiles(id, &body, &budget, &mut |frame| tell(frame.into()))?,
-                #[cfg(feature = "study")]
-                None if path == "walks" => server.walks.walk(&subjects, &body, &mut line)?,
-                None if path == "sweeps" => {
-                    // it takes as long as it takes, while its rows are read
-                    let work = Arc::new(Budget::default().unless(ends.clone()));
-                    glass.sweep(&subjects, &body, (&budget(), &work), &mut line)?;
-                }
-                None => glass.trace(&subjects, &body, &budget(), &mut line)?,
-            }
-            Ok(())
-        };
-        let done = json::object(&body).and_then(|body| work(Value::Object(body)));
-        if let Err(refusal) = done {
-            if id.is_none() && sent.load(Ordering::SeqCst) {
-                let mut event = refusal.body();
-                event["event"] = "error".into();
-                tell(format!("{event}\n").into());
-            }
-            let _ = failed.try_send(refusal); // of a stream that has begun nobody asks
+
+    /// Answers a question: `GET /inspect/v1/` and what follows.
+    ///
+    /// # Errors
+    /// As [`Glass::ask`].
+    pub fn ask(&self, model: &ServedModel, path: &str, query: &[(String, String)], gone: &GoneFlag) -> Result<Reply> {
+        #[cfg(feature = "study")]
+        if path == "walks" {
+            AskedQuery::read(query, &[])?;
+            return Ok(Reply::from(walks::list()));
         }
-    };
-    let place = shared.looking.clone().acquire_owned().await.map_err(Refusal::engine_error)?;
-    tokio::task::spawn_blocking(move || {
-        let _place = place;
-        work();
-    });
-    let first = match rest.recv().await {
-        Some(first) => first,
-        // what fails at once is an error and no stream
-        None => failure.recv().await.map_or(Ok(Bytes::new()), Err)?,
-    };
-    Ok(streamed(kind, Content::Pieces(first, rest, gone)))
+        let subjects = self.subjects(model);
+        let reply = self.glass.ask(&subjects, path, query, &self.budget(&subjects, gone))?;
+        match (reply, &self.training) {
+            (Reply::Json(text), Some(training)) if path == "training" => {
+                let mut answer: Value = serde_json::from_str(&text).map_err(Refusal::engine_error)?;
+                answer["steps"] = training.steps.into();
+                Ok(Reply::from(answer))
+            }
+            (reply, _) => Ok(reply),
+        }
+    }
+
+    /// Forgets a trace.
+    ///
+    /// # Errors
+    /// If there is none at that path.
+    pub fn forget(&self, path: &str) -> Result<()> {
+        Ok(self.glass.forget(path.strip_prefix("traces/").ok_or_else(|| Refusal::not_found(path))?)?)
+    }
+
+    /// Stops the training that runs in this process, after its step.
+    ///
+    /// # Errors
+    /// If none does, or the body says something else.
+    #[cfg(feature = "http")]
+    pub fn stop(&self, body: &[u8]) -> Result<()> {
+        let body = json::object(body)?;
+        let Some(training) = &self.training else {
+            let why = "no training runs in this server's process: stop it where it runs";
+            return Err(Refusal::glass("not_for_this_model", why.into()));
+        };
+        if body.len() != 1 || body.get("stop") != Some(&Value::Bool(true)) {
+            return Err(Refusal::glass("invalid_value", "the body must be {\"stop\": true}".into()));
+        }
+        training.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Runs a prompt, paints tiles of a trace, sweeps or walks, and tells of it piece by piece until `tell` says
+    /// `false`. What fails after something was told is told too, but for tiles, which have no place for it.
+    ///
+    /// # Errors
+    /// As [`Glass::trace`], [`Glass::tiles`] and [`Glass::sweep`].
+    pub fn tell(
+        &self,
+        model: &ServedModel,
+        (path, body): (&str, &[u8]),
+        gone: &GoneFlag,
+        tell: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> Result<()> {
+        let mut told = false;
+        let done = self.tell_unless_it_fails(model, (path, body), gone, &mut |piece| {
+            told = true;
+            tell(piece)
+        });
+        if let Err(refusal) = &done
+            && told
+            && tiles_of(path).is_none()
+        {
+            let mut event = refusal.body();
+            event["event"] = "error".into();
+            tell(format!("{event}\n").into());
+        }
+        done
+    }
+
+    fn tell_unless_it_fails(
+        &self,
+        model: &ServedModel,
+        (path, body): (&str, &[u8]),
+        gone: &GoneFlag,
+        tell: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> Result<()> {
+        let body = Value::Object(json::object(body)?);
+        if path == "traces" && !self.allow_interventions && !body["interventions"].is_null() {
+            return Err(Refusal::interventions_disabled("interventions"));
+        }
+        let subjects = self.subjects(model);
+        let budget = || self.budget(&subjects, gone);
+        if let Some(id) = tiles_of(path) {
+            return Ok(self.glass.tiles(id, &body, &budget, tell)?);
+        }
+        let mut line = |event: &str| tell(format!("{event}\n").into());
+        match path {
+            #[cfg(feature = "study")]
+            "walks" => self.walks.walk(&subjects, &body, &mut line)?,
+            "sweeps" => {
+                // it takes as long as it takes, while its rows are read
+                let work = Arc::new(Budget::default().unless(gone.clone()));
+                self.glass.sweep(&subjects, &body, (&budget(), &work), &mut line)?;
+            }
+            _ => self.glass.trace(&subjects, &body, &budget(), &mut line)?,
+        }
+        Ok(())
+    }
+
+    /// A request whose interventions are resolved against the model, and the memory of that, to be held as long as the
+    /// answer is made. Prompts that activations are taken from run here, and so hold up no engine.
+    ///
+    /// # Errors
+    /// As [`limpid::Lm::resolve`], and if requests may not change what the model computes.
+    pub fn resolve(&self, model: &ServedModel, mut ask: Ask, gone: &GoneFlag) -> Result<(Ask, Option<Reserved>)> {
+        let Some(given) = ask.answer.interventions.clone() else { return Ok((ask, None)) };
+        if !self.allow_interventions {
+            return Err(Refusal::interventions_disabled(INTERVENTIONS));
+        }
+        let budget = self.budget(&[model.into()], gone);
+        let steps = Arc::new(model.lm.resolve(&given, &budget).map_err(refused)?);
+        let held = self.glass.reserve(steps.bytes(), &budget)?;
+        // once for all answers to a prompt, and here: it may take long
+        for same in
+            ask.requests.chunk_by_mut(|a, b| (&a.prompt, a.options.max_tokens) == (&b.prompt, b.options.max_tokens))
+        {
+            budget.take_steps(1).map_err(|why| GlassError::Spent { what: "the interventions".into(), why })?;
+            let placed = same[0].place(&steps, model.lm.config()).map_err(|error| fault(INTERVENTIONS, &error))?;
+            same.iter_mut().for_each(|request| request.steps = Some(placed.clone()));
+        }
+        Ok((ask, Some(held)))
+    }
+}
+
+fn refused(error: Error) -> Refusal {
+    match error {
+        Error::Intervention(error) => fault(INTERVENTIONS, &error),
+        other => GlassError::from(other).into(),
+    }
 }
 
 #[cfg(feature = "study")]

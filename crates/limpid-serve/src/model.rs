@@ -30,6 +30,11 @@ pub struct ServedModel {
     pub template: Option<ChatTemplate>,
 }
 
+/// The time, in seconds since 1970.
+pub(crate) fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
 /// The model that is served, for as long as requests for it may come. Its engine ends when nobody holds the lease and
 /// the engine's sequences have ended. An answer that is still being read holds the model only.
 pub type ServedLease = Arc<Arc<ServedModel>>;
@@ -98,7 +103,7 @@ impl ServedModel {
         let digits: String = digits[..4].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(ServedModel {
             id: how.id.clone(),
-            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            created: seconds_since_1970(),
             step,
             fingerprint: match step {
                 Some(step) => format!("limpid-{digits}-s{step}"),

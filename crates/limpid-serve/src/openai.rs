@@ -5,6 +5,7 @@
 //! or each other.
 
 use crate::ServedModel;
+use crate::model::seconds_since_1970;
 use crate::parameters::{CHAT, COMPLETIONS, RequestBody, RequestFields};
 use crate::refusal::{Refusal, Result, found, quoted};
 use crate::schema::{ELSEWHERE, PROMPTS, STOPS};
@@ -18,7 +19,6 @@ use limpid::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not
 /// read.
@@ -412,8 +412,7 @@ fn part_text(place: &str, part: &Value) -> Result<String> {
 
 /// The template at this moment, for those that write the date.
 pub fn dated(template: &ChatTemplate) -> ChatTemplate {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    template.at(now.cast_signed())
+    template.at(seconds_since_1970().cast_signed())
 }
 
 /// The ids that an answer to a conversation comes after. What is wrong is wrong with the messages: the template was

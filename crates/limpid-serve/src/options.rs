@@ -1,5 +1,6 @@
 //! How a model is served, what may keep it from being served, and what is told of it.
 
+#[cfg(feature = "http")]
 use crate::ui::{self, Page, UiError};
 use limpid::data::template::TemplateError;
 use limpid::engine::EngineLimits;
@@ -107,6 +108,7 @@ pub enum PageOptions {
 
 impl PageOptions {
     /// The page as it is now, if there is one.
+    #[cfg(feature = "http")]
     pub(crate) fn make(&self) -> Result<Option<Page>, UiError> {
         match self {
             PageOptions::Own => ui::page(None).map(Some),

@@ -4,9 +4,9 @@
 use crate::answer::Answer;
 use crate::body::{Content, ReplyBody, Stream};
 use crate::incoming::{self, check_body_type, check_head};
-use crate::intervene;
-use crate::look;
-use crate::model::ServedLease;
+use crate::look::query;
+use crate::looking;
+use crate::model::{ServedLease, seconds_since_1970};
 use crate::openai::{self, Ask};
 use crate::options::ServeEvent;
 use crate::pulse::Busy;
@@ -14,8 +14,9 @@ use crate::refusal::{Refusal, Result};
 use crate::reply::{HttpReply, JSON, add, document, health, preflight, refused, streamed, whole};
 use crate::routes::{self, Endpoint, Route};
 use crate::state::{Counted, LOOKS, Phase, ServerState};
-use crate::threads::{Work, on_thread, read_body};
-use crate::{docs, embeddings, metrics, openapi, tokens};
+use crate::threads::{on_thread, read_body};
+use crate::tokens::Reader;
+use crate::{dispatch, docs, embeddings, metrics, openapi, tokens};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
@@ -24,7 +25,6 @@ use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -97,21 +97,21 @@ async fn reply(shared: &Arc<ServerState>, request: Request<Incoming>, from_other
         return Ok(preflight(request.headers()));
     }
     let path = request.uri().path().to_string();
-    let (route, rest) = find(request.method(), &path)?;
+    let (route, rest) = dispatch::find(request.method().as_str(), &path)?;
     check_route(shared, route, &request)?;
     if route.method == "POST" {
         let model = shared.model();
         check_body_type(request.headers())?;
         let body = incoming::read(&shared.options.limits, request).await?;
         if route.endpoint == Endpoint::LookInto {
-            return look::post(shared, rest.into(), body).await;
+            return looking::post(shared, rest.into(), body).await;
         }
         return post(shared, route.endpoint, model, body).await;
     }
-    let query = look::query(request.uri().query().unwrap_or_default());
+    let words = query(request.uri().query().unwrap_or_default());
     match route.endpoint {
-        Endpoint::Look => look::ask(shared, rest.into(), query).await,
-        Endpoint::Forget => look::forget(shared, rest),
+        Endpoint::Look => looking::ask(shared, rest.into(), words).await,
+        Endpoint::Forget => looking::forget(shared, rest),
         endpoint => get(shared, endpoint, rest),
     }
 }
@@ -180,9 +180,6 @@ async fn post(shared: &Arc<ServerState>, endpoint: Endpoint, model: ServedLease,
     let made = match endpoint {
         Endpoint::Chat => return generate(shared, model, body, openai::chat, "chatcmpl").await,
         Endpoint::Completions => return generate(shared, model, body, openai::completions, "cmpl").await,
-        Endpoint::Tokenize => read_body(shared, &model, &body, tokens::tokenize).await,
-        Endpoint::Detokenize => read_body(shared, &model, &body, tokens::detokenize).await,
-        Endpoint::ApplyTemplate => read_body(shared, &model, &body, tokens::apply_template).await,
         Endpoint::Embeddings => {
             let waits = shared.queue.places(&model, &[0])?;
             let work = move |gone: &Arc<AtomicBool>| {
@@ -191,7 +188,10 @@ async fn post(shared: &Arc<ServerState>, endpoint: Endpoint, model: ServedLease,
             };
             on_thread(shared, &shared.embedding, work).await
         }
-        _ => Err(Refusal::engine_error("a path without an endpoint")), // no other has a body
+        other => match dispatch::reader(other) {
+            Some(reader) => read_body(shared, &model, &body, reader).await,
+            None => Err(Refusal::engine_error("a path without an endpoint")), // no other has a body
+        },
     };
     made.map(|value| json(&value))
 }
@@ -201,14 +201,14 @@ async fn generate(
     shared: &Arc<ServerState>,
     model: ServedLease,
     body: Bytes,
-    read: Work<Ask>,
+    read: Reader<Ask>,
     name: &str,
 ) -> Result<HttpReply> {
     let ask = read_body(shared, &model, &body, read).await?;
     drop(body);
-    let (ask, held) = intervene::resolve(shared, &model, ask).await?;
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut answer = Answer::new(Arc::clone(&model), ask.answer, format!("{name}-{}", new_id()), created);
+    let (ask, held) = looking::resolve(shared, &model, ask).await?;
+    let (id, created) = (format!("{name}-{}", new_id()), seconds_since_1970());
+    let mut answer = Answer::new(Arc::clone(&model), ask.answer, id, created);
     let events = shared.queue.submit(&model, ask.requests)?;
     drop(model); // its engine need not wait until the answer is read
     let ready = answer.begin();
@@ -238,14 +238,4 @@ fn measures(shared: &ServerState) -> String {
     ];
     let step = model.step.map(|step| ("limpid_weights_step", String::new(), step as f64));
     shared.metrics.page(&gauges.into_iter().chain(step).collect::<Vec<_>>())
-}
-
-/// The route of a request, and what stands for `{id}`.
-fn find<'a>(method: &Method, path: &'a str) -> Result<(&'static Route, &'a str)> {
-    let mut found = routes::ROUTES.iter().filter_map(|route| Some((route, routes::rest(route.path, path)?))).peekable();
-    let (first, _) = found.peek().ok_or_else(|| Refusal::not_found(path))?;
-    let allowed = routes::allowed(first.path);
-    let asked = if method == Method::HEAD { "GET" } else { method.as_str() };
-    let refusal = || Refusal::method_not_allowed(method.as_str(), path, &allowed);
-    found.find(|(route, _)| route.method == asked).ok_or_else(refusal)
 }

@@ -80,6 +80,7 @@ pub const ROUTES: &[Route] = &[
 ];
 
 /// The pattern of a path in the table, which metrics and the log call it by.
+#[cfg(feature = "http")]
 pub fn pattern(path: &str) -> &'static str {
     let fits = |pattern: &str| pattern.strip_suffix("{id}").map_or(path == pattern, |start| path.starts_with(start));
     ROUTES.iter().map(|route| route.path).find(|pattern| fits(pattern)).unwrap_or("other")

@@ -1,11 +1,11 @@
 //! What all tasks of a server share.
 
 use crate::access::RequestAccess;
+use crate::look::Look;
 use crate::metrics::Metrics;
 use crate::model::ServedLease;
 use crate::options::{Listener, ServeOptions};
 use crate::queue::Queue;
-use limpid_glass::Glass;
 use std::sync::{Arc, RwLock};
 use tokio::sync::{Semaphore, watch};
 
@@ -41,10 +41,7 @@ pub struct ServerState {
     pub bodies: Arc<Semaphore>,
     /// And so many questions about the model's inside.
     pub looking: Arc<Semaphore>,
-    pub glass: Option<Arc<Glass>>,
-    /// What was told of walks.
-    #[cfg(feature = "study")]
-    pub walks: crate::walks::Walks,
+    pub look: Option<Arc<Look>>,
     pub tell: Listener,
     model: RwLock<ServedLease>,
 }
@@ -61,9 +58,7 @@ impl ServerState {
             embedding: Arc::new(Semaphore::new(1)),
             bodies: Arc::new(Semaphore::new(BODIES)),
             looking: Arc::new(Semaphore::new(LOOKS)),
-            glass: options.inspect.map(|limit| Arc::new(Glass::new(limit))),
-            #[cfg(feature = "study")]
-            walks: crate::walks::Walks::default(),
+            look: Look::new(&options).map(Arc::new),
             tell,
             model: RwLock::new(model.clone()),
             options,

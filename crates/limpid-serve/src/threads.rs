@@ -1,9 +1,10 @@
 //! Work that takes longer than a socket should wait: it runs on threads of its own, of which there are a few for each
 //! kind of work.
 
-use crate::model::{ServedLease, ServedModel};
+use crate::model::ServedLease;
 use crate::refusal::{Refusal, Result};
 use crate::state::{Phase, ServerState};
+use crate::tokens::Reader;
 use hyper::body::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +13,12 @@ use tokio::sync::Semaphore;
 /// A body of more bytes is large.
 const LARGE: usize = 32 << 10;
 
-/// What turns a body into something.
-pub type Work<T> = fn(&ServedModel, &[u8]) -> Result<T>;
-
 /// Does work on a body; if the body is large, on a thread of its own, so that it holds up nobody.
 pub async fn read_body<T: Send + 'static>(
     shared: &ServerState,
     model: &ServedLease,
     body: &Bytes,
-    work: Work<T>,
+    work: Reader<T>,
 ) -> Result<T> {
     if body.len() <= LARGE {
         return work(model, body);

@@ -13,6 +13,9 @@ use limpid::data::template::ChatTemplate;
 use limpid::model::{Mode, Model};
 use serde_json::{Value, json};
 
+/// What turns a body into something, with the model.
+pub type Reader<T> = fn(&ServedModel, &[u8]) -> Result<T>;
+
 /// `POST /tokenize`.
 ///
 /// # Errors
