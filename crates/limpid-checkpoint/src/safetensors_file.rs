@@ -243,9 +243,10 @@ impl<W: Write> Write for Summed<'_, W> {
 ///
 /// # Errors
 /// As [`write()`].
-pub fn write_sharded(folder: &Path, tensors: Vec<OutputTensor>, facts: Facts, most: usize) -> Result<()> {
+pub fn write_sharded(folder: &Path, tensors: Vec<OutputTensor>, facts: Facts, most: u64) -> Result<()> {
     let bytes = sizes(folder, &tensors)?;
-    let (total, mut shards, mut filled) = (bytes.iter().sum::<usize>(), vec![vec![]], 0);
+    let bytes: Vec<u64> = bytes.into_iter().map(|bytes| bytes as u64).collect();
+    let (total, mut shards, mut filled) = (bytes.iter().sum::<u64>(), vec![vec![]], 0);
     for (tensor, bytes) in tensors.into_iter().zip(bytes) {
         if filled > 0 && filled + bytes > most {
             shards.push(vec![]);

@@ -19,12 +19,16 @@ pub struct GlassOptions {
     /// Open the model in a browser, until Ctrl-C
     #[arg(long, conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments"])]
     pub open: bool,
-    /// Save the page as one file that works offline, to send to somebody; it contains the prompt, but no weights
+    /// Save the page as one file that works offline, to send to somebody; a model of at most 64 MB is in it and runs in
+    /// the browser
     #[arg(
         long, value_name = "FILE", conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments", "open"]
     )]
     pub html: Option<PathBuf>,
-    /// Maximum size of --html [default: 2 MB; 10 MB if the run alone takes more than 2]
+    /// Save the answers about this one prompt alone, without weights
+    #[arg(long, requires = "html")]
+    still: bool,
+    /// Maximum size of such a file of answers [default: 2 MB; 10 MB if the run alone takes more than 2]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes, requires = "html")]
     max_bytes: Option<u64>,
     /// The port of --open; 0 picks a free one
@@ -106,14 +110,19 @@ pub fn open(
     let server = Server::start(model, options, None, Box::new(|_| {}))?;
     let stopper = server.stopper();
     signals::on_signal(move |_| stopper.stop())?;
+    let url = format!("{}/#{}", server.url(), address(run));
+    show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
+    browse(&url);
+    Ok(server.wait()?)
+}
+
+/// Where the page begins, as it stands in its address.
+fn address(run: &PageRun) -> String {
     let last = if run.last { "&last=1" } else { "" };
     let steps = run.steps.map_or_else(String::new, |steps| format!("&i={}", encoded(&steps.to_string())));
     // who has no text to ask about is shown around
     let place = run.prompt.map_or_else(|| "&tour=1".into(), |prompt| format!("&p={}", encoded(prompt)));
-    let url = format!("{}/#v=map{steps}{last}{place}", server.url());
-    show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
-    browse(&url);
-    Ok(server.wait()?)
+    format!("v=map{steps}{last}{place}")
 }
 
 /// A text as it stands in an address.
@@ -142,6 +151,54 @@ fn browse(url: &str) {
 const SMALL: u64 = 2_000_000;
 const LARGE: u64 = 10_000_000;
 
+/// Bytes of a model that a page may have inside.
+const LIVE: u64 = 64_000_000;
+
+/// Files by their paths in a page.
+type PageFiles = Vec<(String, Vec<u8>)>;
+
+/// A model's files for a page, below `name` where they are several; none where they are too large, or the model is more
+/// than they are.
+fn inside(name: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Option<PageFiles>> {
+    let files = if dir.is_dir() {
+        // what the page tells of a training, too
+        let told = ["limpid.toml", "metrics.jsonl", limpid::timelapse::FILE];
+        let belongs = |name: &str| limpid::checkpoint::is_part(name) || told.contains(&name);
+        let names = dir.read_dir()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| belongs(name) && dir.join(name).is_file()).collect();
+        names.sort();
+        names.iter().map(|file| (format!("{name}/{file}"), dir.join(file))).collect()
+    } else {
+        vec![(name.into(), dir.to_path_buf())]
+    };
+    let bytes: u64 = files.iter().filter_map(|(_, path)| Some(path.metadata().ok()?.len())).sum();
+    if bytes > LIVE || !checkpoint.adapters.is_empty() {
+        return Ok(None);
+    }
+    let read = |(name, path): (String, PathBuf)| Ok((name, limpid_base::files::read_small(&path, LIVE)?));
+    files.into_iter().map(read).collect::<Result<_>>().map(Some)
+}
+
+/// The page with the model inside of it, where it can be.
+fn live(glass: &GlassOptions, (dir, checkpoint): (&Path, &Checkpoint), run: &PageRun) -> Result<Option<String>> {
+    // a run of ids has no text for the page to begin with
+    let Some(module) = saved::module().filter(|_| !glass.still && glass.max_bytes.is_none() && run.ids.is_none())
+    else {
+        return Ok(None);
+    };
+    let name = models::name(dir);
+    let Some(files) = inside(&name, dir, checkpoint)? else { return Ok(None) };
+    Ok(Some(saved::live_page(module, (&name, &name), &files, &address(run))?))
+}
+
+/// Writes a page.
+fn put(path: &Path, html: &str, what: &str) -> Result<()> {
+    limpid_base::files::replace(path, |part| limpid_base::files::OutputFile::create(part)?.write_all(html.as_bytes()))
+        .with_context(|| format!("--html {}", path.display()))?;
+    show::say(format_args!("saved {}: {}{what}", path.display(), show::bytes(html.len() as u64)));
+    Ok(())
+}
+
 /// Writes the page with one run as a file.
 pub fn html(
     glass: &GlassOptions,
@@ -150,6 +207,9 @@ pub fn html(
     run: &PageRun,
     machine: &MachineOptions,
 ) -> Result<()> {
+    if let Some(html) = live(glass, (dir, &checkpoint), run)? {
+        return put(path, &html, ", the model inside; it runs in any browser, offline");
+    }
     let mut body = match (run.prompt, run.ids) {
         (Some(text), _) => json!({ "prompt": text }),
         (None, Some(ids)) => json!({ "tokens": ids }),
@@ -190,13 +250,9 @@ pub fn save(
         other => anyhow::Error::from(other),
     });
     let (SavedPage { html, left_out }, most) = saved?;
-    let failed = || format!("--html {}", path.display());
-    limpid_base::files::replace(path, |part| limpid_base::files::OutputFile::create(part)?.write_all(html.as_bytes()))
-        .with_context(failed)?;
     let rest = match left_out {
         0 => String::new(),
         n => format!("; {} had no room in {}", show::plural(n, "tensor or picture"), show::bytes(most)),
     };
-    show::say(format_args!("saved {}: {}{rest}", path.display(), show::bytes(html.len() as u64)));
-    Ok(())
+    put(path, &html, &rest)
 }

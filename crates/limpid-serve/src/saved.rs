@@ -64,6 +64,11 @@ impl Book {
         self.bytes.len().div_ceil(3) * 4 + self.index.keys().map(|key| key.len() + 24).sum::<usize>()
     }
 
+    /// One of at most so many bytes.
+    fn new(most: usize) -> Book {
+        Book { index: Map::new(), bytes: vec![], most, left_out: 0 }
+    }
+
     /// Adds an answer, if there is room.
     fn add(&mut self, key: String, answer: &[u8]) -> bool {
         let mut encoder = DeflateEncoder::new(vec![], Compression::best());
@@ -160,13 +165,50 @@ fn keep_timelapse(book: &mut Book, ask: &Ask) {
     }
 }
 
-/// The page, which has no headers when it is a file.
-fn page_of_a_file() -> Result<String, UiError> {
-    let Page { html, csp } = ui::page(None)?;
-    // a file has no headers
-    let csp = csp.replace("connect-src 'self'; ", "").replace("; frame-ancestors 'none'", "");
+/// The page, which has no headers when it is a file; `allowed`: what its policy allows beside its own script and style.
+fn page_of_a_file(page: Page, allowed: [(&str, &str); 2]) -> String {
+    let Page { html, csp } = page;
+    let csp = csp.replace("; frame-ancestors 'none'", "");
+    let csp = allowed.iter().fold(csp, |csp, (from, to)| csp.replacen(from, to, 1));
     let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">");
-    Ok(html.replacen("<meta charset=\"utf-8\">", &format!("<meta charset=\"utf-8\">\n{meta}"), 1))
+    html.replacen("<meta charset=\"utf-8\">", &format!("<meta charset=\"utf-8\">\n{meta}"), 1)
+}
+
+const NO_NETWORK: (&str, &str) = ("connect-src 'self'; ", "");
+/// Its worker is made of its own text, and compiles the module that stands in it.
+const WORKER: (&str, &str) = ("script-src ", "worker-src blob:; script-src 'wasm-unsafe-eval' ");
+
+/// What runs a model in a page: limpid itself, as WebAssembly; none where this library was built without it
+/// (`cargo xtask web`).
+pub fn module() -> Option<&'static [u8]> {
+    #[cfg(live)]
+    return Some(include_bytes!(env!("LIVE_MODULE")));
+    #[cfg(not(live))]
+    None
+}
+
+/// The page with a model inside of it, which runs there without a network. `files` are the model's, by their paths in
+/// the folder `path`; `path` alone is a model of one file. `start` is the address that the page begins at, such as
+/// `v=map&p=once`.
+///
+/// # Errors
+/// If the page cannot be made.
+pub fn live_page(
+    module: &[u8],
+    (name, path): (&str, &str),
+    files: &[(String, Vec<u8>)],
+    start: &str,
+) -> Result<String, SaveError> {
+    let html = page_of_a_file(ui::live_page()?, [NO_NETWORK, WORKER]);
+    let mut book = Book::new(usize::MAX);
+    let about = json!({ "name": name, "path": path, "start": start });
+    book.add("live".into(), about.to_string().as_bytes());
+    book.add("worker".into(), ui::worker()?.as_bytes());
+    book.add("module".into(), module);
+    for (file, bytes) in files {
+        book.add(format!("file {file}"), bytes);
+    }
+    Ok(book.put_into(&html)?.html)
 }
 
 /// Every head as one tile, the weights of all heads first.
@@ -257,10 +299,10 @@ fn text(reply: Reply) -> String {
 /// # Errors
 /// If the prompt cannot be run, or the run alone is larger.
 pub fn page(subject: &Subject, (body, sweep): (&Value, Option<&Value>), most: usize) -> Result<SavedPage, SaveError> {
-    let html = page_of_a_file()?;
+    let html = page_of_a_file(ui::page(None)?, [NO_NETWORK, ("", "")]);
     let room = most.saturating_sub(html.len() + 4096);
     let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
-    let mut book = Book { index: Map::new(), bytes: vec![], most: room, left_out: 0 };
+    let mut book = Book::new(room);
     let mut lines = String::new();
     glass.trace(&subjects, body, &Arc::default(), &mut |event| {
         lines += event;

@@ -68,14 +68,14 @@ macro_rules! files {
 
 /// The files, by name.
 const FILES: &[(&str, &str)] = files!(
-    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "colours.js" "command.js"
-    "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js" "glass-seek.js" "glass-source.js"
-    "glass.js" "grid.js" "heads.js" "heat-paint.js" "heat-pointer.js" "heat-sight.js" "heat-tiles.js" "heat.js"
-    "hover.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "says.js" "seed-table.js" "settings.js"
-    "source.js" "strip.js" "text.js" "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js"
-    "view-heads.js" "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js"
-    "view-table.js" "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js"
-    "views.js" "words.js"
+    "index.html" "style.css" "address.js" "answer.js" "app.js" "archive.js" "chat.js" "chips.js" "colours.js"
+    "command.js" "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js" "glass-seek.js"
+    "glass-source.js" "glass.js" "grid.js" "heads.js" "heat-paint.js" "heat-pointer.js" "heat-sight.js"
+    "heat-tiles.js" "heat.js" "hover.js" "live-worker.js" "live.js" "local-heat.js" "number-map.js" "numbers.js"
+    "runs.js" "saved.js" "says.js" "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js"
+    "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js" "view-lens.js"
+    "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js"
+    "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js" "views.js" "wasi.js" "words.js"
 );
 
 /// Where index.html has the palettes.
@@ -83,7 +83,7 @@ const PALETTES: &str = "<script type=\"application/json\" id=\"palettes\"></scri
 /// Where index.html has the style.
 const STYLE: &str = "<link rel=\"stylesheet\" href=\"style.css\">";
 /// Where index.html has the script.
-const SCRIPT: &str = "<script type=\"module\" src=\"app.js\"></script>";
+const SCRIPT: &str = "<script type=\"module\" src=\"start.js\"></script>";
 
 /// Where the files are read: one by its name.
 type Reader<'a> = &'a dyn Fn(&str) -> Result<String, UiError>;
@@ -93,23 +93,22 @@ type Reader<'a> = &'a dyn Fn(&str) -> Result<String, UiError>;
 /// # Errors
 /// If a file of the folder cannot be read, or is no part of such a page.
 pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
-    let read = |name: &str| {
-        let text = match dir {
-            Some(dir) => {
-                let path = dir.join(name);
-                std::fs::read_to_string(&path).map_err(|source| UiError::Read { path, source })?
-            }
-            None => {
-                let file = FILES.iter().find(|(file, _)| *file == name);
-                let missing = || UiError::Read { path: name.into(), source: std::io::ErrorKind::NotFound.into() };
-                file.ok_or_else(missing)?.1.to_string()
-            }
-        };
-        // a browser reads \r\n as \n, and then hashes it
-        Ok(text.replace("\r\n", "\n"))
-    };
+    page_from("start.js", dir)
+}
+
+/// The page with a model inside of it.
+///
+/// # Errors
+/// As [`page`]; the files in the binary have none.
+pub fn live_page() -> Result<Page, UiError> {
+    page_from("live.js", None)
+}
+
+/// The page whose script begins in the file `root`.
+fn page_from(root: &str, dir: Option<&Path>) -> Result<Page, UiError> {
+    let read = |name: &str| read(dir, name);
     let (style, mut script) = (format!("\n{}", dense_style(&read("style.css")?)), "\n".to_string());
-    bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
+    bundle(root, &read, &mut vec![], &mut vec![], &mut script)?;
     let mut html = without_indents(&read("index.html")?);
     let palettes = json!(Palette::ALL.iter().map(|one| [one.name().to_string(), colours(*one)]).collect::<Vec<_>>());
     for (line, inline) in [
@@ -127,6 +126,33 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
         hash(&style)
     );
     Ok(Page { html, csp })
+}
+
+/// The script of a live page's worker.
+///
+/// # Errors
+/// As [`page`]; the files in the binary have none.
+pub fn worker() -> Result<String, UiError> {
+    let mut script = String::new();
+    bundle("live-worker.js", &|name: &str| read(None, name), &mut vec![], &mut vec![], &mut script)?;
+    Ok(script)
+}
+
+/// A file by its name, in the binary or in a folder.
+fn read(dir: Option<&Path>, name: &str) -> Result<String, UiError> {
+    let text = match dir {
+        Some(dir) => {
+            let path = dir.join(name);
+            std::fs::read_to_string(&path).map_err(|source| UiError::Read { path, source })?
+        }
+        None => {
+            let file = FILES.iter().find(|(file, _)| *file == name);
+            let missing = || UiError::Read { path: name.into(), source: std::io::ErrorKind::NotFound.into() };
+            file.ok_or_else(missing)?.1.to_string()
+        }
+    };
+    // a browser reads \r\n as \n, and then hashes it
+    Ok(text.replace("\r\n", "\n"))
 }
 
 /// The 256 colours of a palette, three bytes each, in base64.
@@ -388,7 +414,8 @@ mod tests {
                 }
                 // what goes on, ends, or explains a declaration
                 let begins = [" ", "}", ")", "]", "//", "/*", "import { "];
-                let starts = file == "app.js" && line == "start();";
+                let starts = [("start.js", "start();"), ("live.js", "begin();"), ("live-worker.js", "listen();")]
+                    .contains(&(&**file, line));
                 if !begins.iter().any(|begin| line.starts_with(begin)) && !starts {
                     fault(format!("`{line}` is done when the file is loaded"));
                 }
@@ -400,8 +427,10 @@ mod tests {
             let missing = || UiError::Read { path: name.into(), source: std::io::ErrorKind::NotFound.into() };
             files.get(name).cloned().ok_or_else(missing)
         };
-        if let Err(error) = bundle("app.js", &read, &mut vec![], &mut reached, &mut script) {
-            faults.push(error.to_string());
+        for root in ["start.js", "live.js", "live-worker.js"] {
+            if let Err(error) = bundle(root, &read, &mut vec![], &mut reached, &mut script) {
+                faults.push(error.to_string());
+            }
         }
         let reached: BTreeSet<&str> = reached.iter().map(String::as_str).collect();
         let lost = files.keys().filter(|file| file.ends_with(".js") && !reached.contains(file.as_str()));
@@ -459,8 +488,16 @@ mod tests {
 
     #[test]
     fn the_page_is_one_document_and_its_policy_names_what_is_in_it() {
-        let Page { html, csp } = page(None).unwrap();
-        assert!(html.len() <= 300_000, "{}", html.len());
+        let size = page(None).unwrap().html.len();
+        assert!(size <= 300_000, "{size}");
+        const APART: [&str; 4] = ["start.js", "live.js", "live-worker.js", "wasi.js"];
+        for (page, root, end) in [(page(None), "start.js", "\nstart();\n"), (live_page(), "live.js", "\nbegin();\n")] {
+            is_one_document(&page.unwrap(), end, &|name| name == root || !APART.contains(&name));
+        }
+    }
+
+    /// That a page is one document, whose script ends so and has these modules, each once.
+    fn is_one_document(Page { html, csp }: &Page, end: &str, has: &dyn Fn(&str) -> bool) {
         assert!(!html.contains("http:") && !html.contains("https:"));
         assert!(
             !html.contains("\nimport ") && !html.contains("\nexport ") && !html.contains("src="),
@@ -472,9 +509,9 @@ mod tests {
             let allowed = csp.split("; ").find_map(|part| part.strip_prefix(directive)).unwrap();
             assert_eq!(allowed, format!(" '{}'", hash(text)), "{directive}");
         }
-        assert!(script.ends_with("\nstart();\n"));
+        assert!(script.ends_with(end));
         assert!(!script.lines().any(|line| ["//", "* @", " "].iter().any(|begin| line.starts_with(begin))));
-        for (name, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js")) {
+        for (name, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js") && has(name)) {
             let first = text.lines().find(|line| declared(line).is_some()).unwrap();
             let first = variable(&dense(first.strip_prefix("export ").unwrap_or(first)));
             assert_eq!(script.lines().filter(|line| *line == first).count(), 1, "{name} is not in the script once");

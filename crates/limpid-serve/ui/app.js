@@ -1,4 +1,4 @@
-// The page: what is shown, its address, its keys. The only file that does something by being loaded.
+// The page: what is shown, its address, its keys. start.js makes one, live.js one with a model inside.
 import { ChatView } from "./chat.js";
 import { completeView } from "./complete.js";
 import { byId, figure, fill, isModified, keep, kept, on, onSubmit } from "./dom.js";
@@ -25,6 +25,7 @@ function inFigures(model) {
     model.parameters !== null && `${parameters} parameters`,
     model.context !== null && `context ${figure(model.context, 0)}`,
     model.vocabulary !== null && `vocabulary ${figure(model.vocabulary, 0)}`,
+    document.body.classList.contains("live") && "runs in this page, offline",
   ].filter((part) => part !== false).join(" · ");
 }
 
@@ -57,7 +58,7 @@ function givenKey() {
 }
 
 /** The page. Its state is the address: `#v=complete`. */
-class App {
+export class App {
   notice = byId("notice", HTMLElement);
   keyForm = byId("key-form", HTMLFormElement);
   keyField = byId("key", HTMLInputElement);
@@ -75,15 +76,16 @@ class App {
   /** Whether the model is being trained: then the page opens on the training. */
   trains = false;
   key = givenKey();
-  ask = network(() => this.key);
-  source = networkSource(this.ask);
   saved = savedGlass();
-  glass = new GlassPage({
-    source: this.saved ?? networkGlass(this.ask), refused: (trouble) => this.refused(trouble),
-    trains: () => this.trains, moved: () => (this.toGlass.href = this.glass.address()),
-  });
 
-  constructor() {
+  /** @param {import("./source.js").Ask | null} live the model in this page, if there is one */
+  constructor(live) {
+    const ask = live ?? network(() => this.key);
+    this.source = networkSource(ask);
+    this.glass = new GlassPage({
+      source: this.saved ?? networkGlass(ask, live !== null), refused: (trouble) => this.refused(trouble),
+      trains: () => this.trains, moved: () => (this.toGlass.href = this.glass.address()),
+    });
     const page = {
       source: this.source, typed: settingsForm(this.settings), ready: () => this.ready(),
       refused: (/** @type {Trouble} */ trouble) => this.refused(trouble),
@@ -218,7 +220,3 @@ class App {
     action();
   }
 }
-
-const start = () => new App();
-
-start();

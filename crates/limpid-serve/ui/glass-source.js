@@ -29,11 +29,15 @@ const INSIDE = "/inspect/v1/";
 
 /**
  * @param {import("./source.js").Ask} ask
+ * @param {boolean} isLive whether the model is in this page
  * @returns {GlassSource}
  */
-export function networkGlass(ask) {
+export function networkGlass(ask, isLive) {
   return {
-    ask: async (path) => (await ask(INSIDE + path, null)).json(),
+    async ask(path) {
+      const answer = await (await ask(INSIDE + path, null)).json();
+      return path === "model" && isLive ? { ...answer, live: true } : answer;
+    },
     file: async (path) => (await ask(INSIDE + path, null)).blob(),
     send: async (path, body) => (await ask(INSIDE + path, JSON.stringify(body))).json(),
     async sample(prompt, tokens) {

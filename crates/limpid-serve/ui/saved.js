@@ -1,5 +1,6 @@
 // A saved page: the answers that stand in it, instead of a server. What it does not hold it says, with the command that
 // shows it.
+import { Archive } from "./archive.js";
 import { lines } from "./glass-source.js";
 import { localHeat } from "./local-heat.js";
 import { inspectCommand } from "./command.js";
@@ -8,63 +9,37 @@ import { frames } from "./tiles.js";
 
 /** @typedef {import("./glass-source.js").GlassSource} GlassSource */
 
-/** What a file holds, by name. */
-class Archive {
-  /** @param {string} text in base64: the size of the index, the index, the answers */
-  constructor(text) {
-    this.bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-    this.start = 4 + new DataView(this.bytes.buffer).getUint32(0, true);
-    /** @type {Record<string, [number, number]>} */
-    this.index = JSON.parse(new TextDecoder().decode(this.bytes.subarray(4, this.start)));
+/**
+ * Part of a tensor; null where it is not here.
+ * @param {Archive} archive
+ * @param {string} name
+ * @param {URLSearchParams} words
+ */
+async function partOf(archive, name, words) {
+  const listing = await archive.json("listing");
+  const inner = /^cos\((.+)\)$/.exec(name)?.[1];
+  const found = [...listing.tensors, ...listing.params].find((tensor) => tensor.name === (inner ?? name));
+  // cosines are of every two rows
+  const square = inner && found && { same_as: null, shape: [...found.shape.slice(0, -1), found.shape.at(-2)] };
+  const about = found && { ...found, ...square };
+  const stored = archive.open(`tensor ${about?.same_as ?? name}`);
+  if (!about || !stored || words.has("other")) return null;
+  const numbers = new Float32Array(await new Response(stored).arrayBuffer());
+  /** @type {number[]} */
+  const shape = about.shape;
+  const asked = words.get("at")?.split(",") ?? [];
+  const index = shape.map((length, axis) => {
+    const [from = "*", to] = (asked[axis] ?? "*").split(":");
+    if (from === "*") return [0, length];
+    return [Number(from), to === undefined ? Number(from) + 1 : Math.min(length, Number(to || length))];
+  });
+  let places = [0];
+  for (const [axis, [from = 0, to = 1]] of index.entries()) {
+    const along = Array.from({ length: to - from }, (_, n) => from + n);
+    places = places.flatMap((place) => along.map((n) => place * (shape[axis] ?? 1) + n));
   }
-
-  /** @param {string} key */
-  has(key) {
-    return Object.hasOwn(this.index, key);
-  }
-
-  /** @param {string} key @returns {ReadableStream<Uint8Array> | null} */
-  open(key) {
-    const place = this.has(key) && this.index[key];
-    if (!place) return null;
-    const from = this.start + place[0];
-    const stored = new Blob([this.bytes.slice(from, from + place[1])]);
-    return stored.stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  }
-
-  /** @param {string} key */
-  async json(key) {
-    const found = this.open(key);
-    return found ? new Response(found).json() : null;
-  }
-
-  /** Part of a tensor; null where it is not here. @param {string} name @param {URLSearchParams} words */
-  async part(name, words) {
-    const listing = await this.json("listing");
-    const inner = /^cos\((.+)\)$/.exec(name)?.[1];
-    const found = [...listing.tensors, ...listing.params].find((tensor) => tensor.name === (inner ?? name));
-    // cosines are of every two rows
-    const square = inner && found && { same_as: null, shape: [...found.shape.slice(0, -1), found.shape.at(-2)] };
-    const about = found && { ...found, ...square };
-    const stored = this.open(`tensor ${about?.same_as ?? name}`);
-    if (!about || !stored || words.has("other")) return null;
-    const numbers = new Float32Array(await new Response(stored).arrayBuffer());
-    /** @type {number[]} */
-    const shape = about.shape;
-    const asked = words.get("at")?.split(",") ?? [];
-    const index = shape.map((length, axis) => {
-      const [from = "*", to] = (asked[axis] ?? "*").split(":");
-      if (from === "*") return [0, length];
-      return [Number(from), to === undefined ? Number(from) + 1 : Math.min(length, Number(to || length))];
-    });
-    let places = [0];
-    for (const [axis, [from = 0, to = 1]] of index.entries()) {
-      const along = Array.from({ length: to - from }, (_, n) => from + n);
-      places = places.flatMap((place) => along.map((n) => place * (shape[axis] ?? 1) + n));
-    }
-    const values = places.map((place) => inJson(numbers[place] ?? NaN));
-    return { name, axes: about.axes, shape, index, values, stats: null };
-  }
+  const values = places.map((place) => inJson(numbers[place] ?? NaN));
+  return { name, axes: about.axes, shape, index, values, stats: null };
 }
 
 /** Under which name an answer is kept. @param {string} place @param {URLSearchParams} words */
@@ -79,9 +54,9 @@ function keyOf(place, words) {
  * @returns {GlassSource | null}
  */
 export function savedGlass() {
-  const text = document.getElementById("saved")?.textContent?.trim();
-  if (!text) return null;
-  const archive = new Archive(text);
+  const found = Archive.ofPage();
+  if (!found?.has("model")) return null;
+  const archive = found;
   let command = "";
   /** Under which name a tensor is kept. @type {Map<string, string>} */
   let kept = new Map();
@@ -91,7 +66,7 @@ export function savedGlass() {
 
   /** @param {string} name @param {URLSearchParams} words */
   async function part(name, words) {
-    const found = await archive.part(name, words);
+    const found = await partOf(archive, name, words);
     if (!found) throw missing(name);
     return found;
   }
@@ -172,7 +147,7 @@ function inJson(value) {
   return Number.isNaN(value) ? "NaN" : value > 0 ? "inf" : "-inf";
 }
 
-/** A picture of numbers that are all here. @param {Awaited<ReturnType<Archive["part"]>> & {}} part */
+/** A picture of numbers that are all here. @param {Awaited<ReturnType<typeof partOf>> & {}} part */
 function pictureOf({ name, values, index }) {
   const [rows = 1, cols = 1] = index.slice(-2).map(([from = 0, to = 0]) => to - from);
   const finite = values.filter((value) => typeof value === "number");

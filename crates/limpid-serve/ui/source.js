@@ -91,12 +91,17 @@ export function network(key) {
     } catch (fault) {
       throw unreachable(fault);
     }
-    if (response.ok) return response;
     if (response.status === 401 && key()) {
       throw new Trouble("That key was not accepted.", { status: 401, code: "invalid_api_key" });
     }
-    throw refusal(await response.text(), response.status, response.headers.get("x-request-id"));
+    return checked(response);
   };
+}
+
+/** An answer that is none is what was refused. @param {Response} response */
+export async function checked(response) {
+  if (response.ok) return response;
+  throw refusal(await response.text(), response.status, response.headers.get("x-request-id"));
 }
 
 /**
@@ -301,6 +306,6 @@ export function refusal(body, status, request) {
  * @param {unknown} fault
  */
 function unreachable(fault) {
-  if (fault instanceof DOMException && fault.name === "AbortError") return fault;
+  if (fault instanceof Trouble || fault instanceof DOMException && fault.name === "AbortError") return fault;
   return new Trouble("The server does not answer. Is `limpid serve` still running?");
 }

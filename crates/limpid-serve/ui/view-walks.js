@@ -15,8 +15,8 @@ import { OpenView } from "./view.js";
 export const viewOfWalks = {
   id: "walks", title: "Walks", about: "What do the documents say, and where is it in the model?",
   open: (glass) => new WalksView(glass),
-  missing: ({ saved }) =>
-    saved ? "The walks need a server: limpid serve shows them, and limpid walk in the terminal." : null,
+  missing: ({ saved, live }) =>
+    saved || live ? "The walks need a server: limpid serve shows them, and limpid walk in the terminal." : null,
 };
 
 /**

@@ -34,7 +34,7 @@ pub struct ModelData<'a> {
     /// itself, and the tokenizer if it is this one's.
     pub metadata: Option<&'a Metadata>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
-    pub shard_bytes: usize,
+    pub shard_bytes: u64,
 }
 
 /// The values of a model's parameters: in memory, or from files that may have been changed or damaged.
@@ -56,7 +56,7 @@ impl ModelValues<'_> {
 }
 
 /// The size from which on transformers parts weights into files.
-pub const SHARD_BYTES: usize = if usize::BITS < 64 { usize::MAX } else { 5_000_000_000_u64 as usize };
+pub const SHARD_BYTES: u64 = 5_000_000_000;
 
 impl<'a> ModelData<'a> {
     /// A model alone, whose values are in memory.

@@ -161,7 +161,7 @@ impl Conversion<'_> {
             tokenizer: self.tokenizer.as_ref(),
             chat_template: source.chat_template.as_deref(),
             carried: Some(&self.carried),
-            shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
+            shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes as u64 * 1_000_000),
             rows: &|param, rows| source.rows(model, param, rows),
             keep_types: args.dtype.is_none(),
             metadata: metadata.as_ref(),

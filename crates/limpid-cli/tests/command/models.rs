@@ -403,8 +403,9 @@ fn what_the_shell_allows_is_kept_to() {
         code == Some(1) && said.contains("needs 1.") && said.contains("--device cpu takes half"),
         "{code:?} {said}"
     );
-    // wherever it is met, from little more than this build takes to be loaded: threads, memory, a model's own tables
-    for kilobytes in (66_000..240_000).step_by(12_000) {
+    // wherever it is met, from little more than this build takes to be loaded (with a module for pages in it): threads,
+    // memory, a model's own tables
+    for kilobytes in (72_000..240_000).step_by(12_000) {
         for arguments in ["eval --model m --data text.txt --threads 48", "inspect --model m --prompt the --threads 48"]
         {
             let (code, said) = run(kilobytes, arguments);

@@ -25,6 +25,8 @@ pub const TALL: usize = 6;
 pub fn shape(level: Level) -> (usize, usize) {
     match level.vectors() {
         Vectors::Plain => (4, 16),
+        // engines have as few registers as the processor: sixteen, often
+        Vectors::Neon if cfg!(target_arch = "wasm32") => (2, 16),
         Vectors::Avx2 | Vectors::Neon => (TALL, 16),
         Vectors::Avx512 => (TALL, 64),
     }

@@ -5,6 +5,8 @@
 
 use crate::numeric::half::widen_f16;
 use crate::numeric::simd::{Kernel, Level, MulAdd, fma};
+#[cfg(target_arch = "wasm32")]
+use std::arch::wasm32::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 #[cfg(target_arch = "aarch64")]
@@ -140,10 +142,20 @@ compiled! {
     neon_dot: Quarter<true>, "neon,dotprod";
 }
 
-#[cfg(not(target_arch = "aarch64"))]
+/// # Safety
+/// What the body needs: a module of WebAssembly has its instructions, or it does not begin.
+#[cfg(target_arch = "wasm32")]
+pub(super) unsafe fn wasm(_: Level, body: impl Body) {
+    // SAFETY: as the caller says.
+    unsafe { body.run::<Wasm>() }
+}
+
+#[cfg(not(any(target_arch = "aarch64", target_arch = "wasm32")))]
 pub(super) use self::{plain as neon, plain as neon_dot};
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use self::{plain as avx2, plain as avx2_vnni, plain as avx512, plain as avx512_bf16, plain as avx512_vnni};
+#[cfg(target_arch = "wasm32")]
+pub(super) use self::{wasm as neon, wasm as neon_dot};
 
 /// The functions of [`Vector`], each one expression.
 macro_rules! functions {
@@ -472,6 +484,96 @@ impl<const DOT: bool> Vector for Quarter<DOT> {
             const BASE: f32 = 8_388_608.0;
             let code = vbslq_s32(vdupq_n_u32(15), codes, vdupq_n_s32(BASE.to_bits() as i32));
             Self::add(Self::from_bits(code), Self::all(table[0] - BASE))
+        }
+    }
+}
+
+/// Vectors of 128 bits of WebAssembly.
+#[cfg(target_arch = "wasm32")]
+#[derive(Clone, Copy)]
+pub(super) struct Wasm(v128);
+
+#[cfg(target_arch = "wasm32")]
+impl Wasm {
+    /// a b + c, rounded once: an instruction where the module has it (and the engine fuses, which `simd::Level` has
+    /// seen), else lane by lane.
+    #[inline(always)]
+    fn fused(a: v128, b: v128, c: v128) -> v128 {
+        #[cfg(target_feature = "relaxed-simd")]
+        return f32x4_relaxed_madd(a, b, c);
+        #[cfg(not(target_feature = "relaxed-simd"))]
+        return fused_lanes(a, b, c);
+    }
+}
+
+/// Out of line: it is long, and a page carries it.
+#[cfg(all(target_arch = "wasm32", not(target_feature = "relaxed-simd")))]
+#[inline(never)]
+fn fused_lanes(a: v128, b: v128, c: v128) -> v128 {
+    macro_rules! lane {
+        ($($i:literal)*) => {
+            f32x4($(fma::<crate::numeric::simd::Computed>(
+                f32x4_extract_lane::<$i>(a), f32x4_extract_lane::<$i>(b), f32x4_extract_lane::<$i>(c)
+            )),*)
+        };
+    }
+    lane!(0 1 2 3)
+}
+
+#[cfg(target_arch = "wasm32")]
+impl Vector for Wasm {
+    type Ints = v128;
+    type Four = v128;
+    type Sums = v128;
+    const LANES: usize = 4;
+    const PANEL: usize = 4;
+
+    functions! {
+        fn prefetch(_at: *const u8) {}
+        fn load(at: *const f32) -> Self { Wasm(v128_load(at.cast())) }
+        fn store(at: *mut f32, v: Self) { v128_store(at.cast(), v.0) }
+        fn stream(at: *mut f32, v: Self) { Self::store(at, v) }
+        fn load_ints(at: *const u8) -> v128 { v128_load(at.cast()) }
+        fn load_halves(at: *const u8) -> Self {
+            let [a, b, c, d] = at.cast::<[u16; 4]>().read_unaligned().map(widen_f16);
+            Wasm(f32x4(a, b, c, d))
+        }
+        fn load_signed(at: *const u8) -> Self {
+            Self::from_ints(i32x4_extend_low_i16x8(i16x8_extend_low_i8x16(v128_load32_zero(at.cast()))))
+        }
+        fn load_unsigned(at: *const u8) -> Self {
+            Self::from_ints(u32x4_extend_low_u16x8(u16x8_extend_low_u8x16(v128_load32_zero(at.cast()))))
+        }
+        fn all(x: f32) -> Self { Wasm(f32x4_splat(x)) }
+        fn load_all(at: *const f32) -> Self { Wasm(v128_load32_splat(at.cast())) }
+        fn all_ints(x: i32) -> v128 { i32x4_splat(x) }
+        fn mul(a: Self, b: Self) -> Self { Wasm(f32x4_mul(a.0, b.0)) }
+        fn add(a: Self, b: Self) -> Self { Wasm(f32x4_add(a.0, b.0)) }
+        fn fmadd(a: Self, b: Self, c: Self) -> Self { Wasm(Self::fused(a.0, b.0, c.0)) }
+        fn fmsub(a: Self, b: Self, c: Self) -> Self { Wasm(f32x4_sub(f32x4_mul(a.0, b.0), c.0)) }
+        fn fnmadd(a: Self, b: Self, c: Self) -> Self { Wasm(Self::fused(f32x4_neg(a.0), b.0, c.0)) }
+        fn fmadd_pairs(a: Self, b: Self, c: Self) -> Self { halves_of_pairs(a, b, c) }
+        fn from_ints(x: v128) -> Self { Wasm(f32x4_convert_i32x4(x)) }
+        fn from_bits(x: v128) -> Self { Wasm(x) }
+        fn bits(x: Self) -> v128 { x.0 }
+        fn and(a: v128, b: v128) -> v128 { v128_and(a, b) }
+        fn xor(a: v128, b: v128) -> v128 { v128_xor(a, b) }
+        fn down(a: v128, by: usize) -> v128 { u32x4_shr(a, by as u32) }
+        fn up(a: v128, by: usize) -> v128 { i32x4_shl(a, by as u32) }
+        fn highest_byte(a: v128) -> v128 { i32x4_shr(a, 24) }
+        fn load_four(at: *const i32) -> v128 { v128_load32_splat(at.cast()) }
+        fn first<const BITS: usize>(start: i32) -> v128 { i32x4_splat(start) }
+        // products of unsigned by signed bytes, the sums of four in 32 bits
+        fn dot<const BITS: usize>(acc: v128, w: v128, x: v128) -> v128 {
+            let low = i32x4_dot_i16x8(u16x8_extend_low_u8x16(w), i16x8_extend_low_i8x16(x));
+            let high = i32x4_dot_i16x8(u16x8_extend_high_u8x16(w), i16x8_extend_high_i8x16(x));
+            let even = i32x4_shuffle::<0, 2, 4, 6>(low, high);
+            let odd = i32x4_shuffle::<1, 3, 5, 7>(low, high);
+            i32x4_add(acc, i32x4_add(even, odd))
+        }
+        fn last<const BITS: usize>(acc: v128, _start: i32) -> v128 { acc }
+        fn look_up(codes: v128, table: &[f32; 16]) -> Self {
+            Self::add(Self::from_ints(Self::and(codes, Self::all_ints(15))), Self::all(table[0]))
         }
     }
 }

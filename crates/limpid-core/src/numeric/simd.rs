@@ -32,6 +32,9 @@ enum Isa {
     Avx512Bf16,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// The vectors of WebAssembly: the only level there, with one copy of each kernel, since a page carries it.
+    #[cfg(target_arch = "wasm32")]
+    Wasm,
 }
 
 /// The vectors that the products of a level run on. Code that differs by level matches on them without a default arm,
@@ -66,10 +69,28 @@ pub struct Computed;
 /// Rounded twice: faster on a CPU without the instruction, but with other bits.
 pub struct Unfused;
 
+#[cfg(not(target_arch = "wasm32"))]
 impl MulAdd for Fused {
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
+    }
+}
+
+/// A module of WebAssembly has the instruction for vectors alone, and engines may round it twice: [`Level::is_sound`]
+/// asks. A module without it computes the same out of line, since a page carries it.
+#[cfg(target_arch = "wasm32")]
+impl MulAdd for Fused {
+    #[cfg(target_feature = "relaxed-simd")]
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        use std::arch::wasm32::{f32x4_extract_lane, f32x4_relaxed_madd, f32x4_splat};
+        f32x4_extract_lane::<0>(f32x4_relaxed_madd(f32x4_splat(a), f32x4_splat(b), f32x4_splat(c)))
+    }
+    #[cfg(not(target_feature = "relaxed-simd"))]
+    #[inline(never)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        Computed::mul_add(a, b, c)
     }
 }
 
@@ -114,6 +135,9 @@ impl Level {
     /// The levels of this CPU, slowest first, all with the same results. Fast levels come from here only.
     pub fn available() -> Vec<Level> {
         #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
+        #[cfg(target_arch = "wasm32")]
+        let levels = vec![Level(Isa::Wasm)];
+        #[cfg(not(target_arch = "wasm32"))]
         let mut levels = vec![Level::PORTABLE];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
@@ -170,7 +194,17 @@ impl Level {
             Isa::Avx512Bf16 => "avx512-bf16",
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => "neon",
+            #[cfg(target_arch = "wasm32")]
+            Isa::Wasm => "wasm",
         }
+    }
+
+    /// Whether a multiply-add rounds once here. It does everywhere, but for engines of WebAssembly that compute the
+    /// relaxed instruction of a module otherwise: they need the module without it.
+    pub fn is_sound() -> bool {
+        // the exact product is 1 + 2^-11 + 2^-24, and rounded 1 + 2^-11
+        let [x, sum] = std::hint::black_box([1.0 + 2f32.powi(-12), -(1.0 + 2f32.powi(-11))]);
+        Fused::mul_add(x, x, sum) != 0.0
     }
 
     /// Whether results have the same bits as at the other levels, on any machine.
@@ -180,6 +214,9 @@ impl Level {
 
     /// The vectors that its products run on.
     pub(crate) fn vectors(self) -> Vectors {
+        #[cfg(target_arch = "wasm32")]
+        return Vectors::Neon;
+        #[cfg(not(target_arch = "wasm32"))]
         match self.0 {
             Isa::Portable | Isa::Unfused => Vectors::Plain,
             #[cfg(target_arch = "x86_64")]
@@ -210,12 +247,17 @@ impl Level {
             Isa::Avx512 | Isa::Avx512Bf16 => is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "wasm32")]
+            Isa::Wasm => false,
         }
     }
 
     /// Runs the copy of `kernel` compiled for this level.
     #[inline]
     pub fn run<Output>(self, kernel: impl Kernel<Output>) -> Output {
+        #[cfg(target_arch = "wasm32")]
+        return kernel.run::<Fused>();
+        #[cfg(not(target_arch = "wasm32"))]
         match self.0 {
             Isa::Portable => kernel.run::<Computed>(),
             Isa::Unfused => kernel.run::<Unfused>(),

@@ -73,7 +73,7 @@ test("the command of a saved page shows what the page shows", async ({ page, con
   ];
   for (const [n, flags] of asked.entries()) {
     const { status, stderr } = spawnSync(BINARY,
-      ["inspect", "--model", "runs/one", "--threads", "1", ...flags, "--html", `page${n}.html`], { cwd: here.folder,
+      ["inspect", "--model", "runs/one", "--threads", "1", ...flags, "--still", "--html", `page${n}.html`], { cwd: here.folder,
         encoding: "utf8" });
     expect(status, stderr).toBe(0);
     const saved = pathToFileURL(path.join(here.folder, `page${n}.html`));
@@ -93,7 +93,7 @@ test("a saved page dims the links to what it does not hold, and no others", asyn
   const here = place();
   // without a prompt it takes the usual one
   const { status, stderr } = spawnSync(BINARY,
-    ["inspect", "--model", "runs/one", "--threads", "1", "--html", "page.html"], { cwd: here.folder,
+    ["inspect", "--model", "runs/one", "--threads", "1", "--still", "--html", "page.html"], { cwd: here.folder,
       encoding: "utf8" });
   expect(status, stderr).toBe(0);
   expect(stderr).toContain('the prompt is "Once upon a time, there was a little"');

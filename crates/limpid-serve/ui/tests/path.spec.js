@@ -265,7 +265,7 @@ test("a prompt of one token, and an encoder, have their paths", async ({ page })
 test("a saved page has the path, without a server", async ({ page, context }, info) => {
   const file = info.outputPath("path.html");
   const { status, stderr } = spawnSync(BINARY,
-    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html",
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--still", "--html",
       file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await context.setOffline(true);
@@ -312,7 +312,7 @@ test("the tour leads through six steps of one's own text", async ({ page }) => {
 test("the tour reaches its end where a stop cannot be made, and forth and back", async ({ page, context }, info) => {
   const file = info.outputPath("tour.html");
   const { status, stderr } = spawnSync(BINARY,
-    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html",
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--still", "--html",
       file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   const title = page.locator(".tour strong");

@@ -132,7 +132,7 @@ test("a saved file shows the changed run, with its steps", async ({ page }, info
   const file = info.outputPath("changed.html");
   const steps = '[{"ablate":"blocks.0.attn.hook_z","head":1}]';
   const { status, stderr } = spawnSync(BINARY,
-    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", CORRUPT, "--intervene", steps, "--html",
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", CORRUPT, "--intervene", steps, "--still", "--html",
       file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await page.goto(`${pathToFileURL(file)}#v=map`);

@@ -221,7 +221,7 @@ test("two hundred frames are scrubbed, played and compared", async ({ page }, in
 test("a saved file has the time-lapse, without asking anybody", async ({ page }, info) => {
   const file = info.outputPath("timelapse.html");
   const { status, stderr } = spawnSync(BINARY,
-    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "Once upon a time", "--html",
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "Once upon a time", "--still", "--html",
       file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await page.goto(viewAt({ frame: "7", score: "first" }));

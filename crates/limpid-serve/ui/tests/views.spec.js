@@ -429,7 +429,7 @@ test("a saved page shows every view without a server or a network, in two megaby
   {
   const file = info.outputPath("saved.html");
   const { status, stderr } = spawnSync(BINARY,
-    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--html",
+    ["inspect", "--model", process.env.LIMPID_FOLDER, "--prompt", "The cat sat on the mat", "--still", "--html",
       file], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   expect(statSync(file).size).toBeLessThanOrEqual(2e6);

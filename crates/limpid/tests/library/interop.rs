@@ -711,24 +711,24 @@ fn a_model_takes_the_place_of_another_whole() {
     });
     let case = |name: &str| fixtures("hf").into_iter().find(|p| p.ends_with(name)).unwrap();
     let first = Checkpoint::open(&case("gpt2-text")).unwrap();
-    let write = |source: &Checkpoint, shard_bytes: usize, format| {
+    let write = |source: &Checkpoint, shard_bytes: u64, format| {
         let model = Model::new(&source.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let values = |param: &limpid::model::Param| source.values(&model, param).unwrap().into_owned();
         let (config, tokenizer) = (&source.config, source.tokenizer.as_ref());
         save(&place, format, &Dtype::F32, &ModelData { tokenizer, shard_bytes, ..ModelData::new(config, &values) })
     };
-    for parts in [4000, usize::MAX, 2000, 4000, usize::MAX] {
+    for parts in [4000, u64::MAX, 2000, 4000, u64::MAX] {
         write(&first, parts, Format::HuggingFace).unwrap();
         let (opened, files) = (Checkpoint::open(&place).unwrap(), names(&place));
         assert_eq!(opened.fingerprint().unwrap(), first.fingerprint().unwrap());
-        assert_eq!(files.contains(&"model.safetensors".to_string()), parts == usize::MAX, "{files:?}");
-        assert_eq!(files.iter().filter(|f| f.starts_with("model")).count() > 2, parts < usize::MAX, "{files:?}");
+        assert_eq!(files.contains(&"model.safetensors".to_string()), parts == u64::MAX, "{files:?}");
+        assert_eq!(files.iter().filter(|f| f.starts_with("model")).count() > 2, parts < u64::MAX, "{files:?}");
     }
     let before = names(&place);
     assert!(before.iter().any(|f| f.starts_with("merges") || f.starts_with("tokenizer")), "{before:?}");
     let llama = Checkpoint::open(&case("llama-gqa")).unwrap();
     assert!(llama.tokenizer.is_none());
-    write(&llama, usize::MAX, Format::Limpid).unwrap();
+    write(&llama, u64::MAX, Format::Limpid).unwrap();
     assert_eq!(names(&place), ["config.json", "model.safetensors"], "the other's tokenizer has gone too");
     assert_eq!(names(&folder.0), ["it"]);
     // what is no part of a model is not lost
@@ -739,13 +739,13 @@ fn a_model_takes_the_place_of_another_whole() {
         } else {
             std::fs::create_dir(&odd).unwrap()
         }
-        let error = write(&first, usize::MAX, Format::Limpid).unwrap_err().to_string();
+        let error = write(&first, u64::MAX, Format::Limpid).unwrap_err().to_string();
         assert!(error.contains(&format!("{name:?}, no part of a model, which would be lost")), "{error}");
         assert!(odd.exists() && Checkpoint::open(&place).is_ok());
         if make { std::fs::remove_file(&odd).unwrap() } else { std::fs::remove_dir(&odd).unwrap() }
     }
     // a failure, here of the tokenizer's size or the format, leaves the old one
-    assert!(write(&Checkpoint::open(&case("bert-mlm")).unwrap(), usize::MAX, Format::Gguf).is_err());
+    assert!(write(&Checkpoint::open(&case("bert-mlm")).unwrap(), u64::MAX, Format::Gguf).is_err());
     assert_eq!(Checkpoint::open(&place).unwrap().fingerprint().unwrap(), llama.fingerprint().unwrap());
     // two models in one folder are none
     write(&first, 4000, Format::HuggingFace).unwrap();

@@ -275,7 +275,7 @@ fn verbs_call_no_verbs() {
 }
 
 #[test]
-fn unsafe_lives_in_two_folders_and_four_files() {
+fn unsafe_lives_in_two_folders_and_five_files() {
     for (name, text) in library() {
         const MAY: [&str; 4] = [
             "limpid-core/matrix/",
@@ -289,7 +289,9 @@ fn unsafe_lives_in_two_folders_and_four_files() {
         let allowed = opens || MAY.iter().any(|place| name.starts_with(place));
         // what wgpu calls experimental, kernels without counters in their loops, and nothing else
         let leave = name.starts_with("limpid-gpu/device.rs") && text.matches("unsafe").count() == 4;
-        assert!(allowed || leave || !text.contains("unsafe_code"), "{name} may not be unsafe");
+        // what a page calls, and what it is called by
+        let page = name == "limpid-web/lib.rs" && text.matches("unsafe").count() == 5;
+        assert!(allowed || leave || page || !text.contains("unsafe_code"), "{name} may not be unsafe");
     }
 }
 
