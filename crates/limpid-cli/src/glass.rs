@@ -5,6 +5,7 @@ use crate::{models, show, signals};
 use anyhow::{Context, Result, bail};
 use limpid::Interventions;
 use limpid::checkpoint::Checkpoint;
+use limpid::tokenizer::Tokenizer;
 use limpid_glass::{GlassError, Subject};
 use limpid_serve::saved::{self, SavedPage};
 use limpid_serve::{ServeOptions, ServedAs, ServedModel, Server};
@@ -172,7 +173,10 @@ fn inside(name: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Option<Page
         vec![(name.into(), dir.to_path_buf())]
     };
     let bytes: u64 = files.iter().filter_map(|(_, path)| Some(path.metadata().ok()?.len())).sum();
-    if bytes > LIVE || !checkpoint.adapters.is_empty() {
+    // a page's limpid has none of the crates that run other programs' tokenizers and templates
+    let template = checkpoint.chat_template.as_deref().is_some_and(|source| !limpid::data::chat::is_template(source));
+    let borrows = template || checkpoint.tokenizer.as_ref().is_some_and(Tokenizer::needs_huggingface);
+    if bytes > LIVE || borrows || !checkpoint.adapters.is_empty() {
         return Ok(None);
     }
     let read = |(name, path): (String, PathBuf)| Ok((name, limpid_base::files::read_small(&path, LIVE)?));

@@ -185,6 +185,11 @@ impl Tokenizer {
         }
     }
 
+    /// Whether HuggingFace's crate runs it (the feature `huggingface`).
+    pub fn needs_huggingface(&self) -> bool {
+        matches!(self, Tokenizer::Imported(imported) if imported.engines().is_some())
+    }
+
     /// V: all ids are below it.
     pub fn vocab_size(&self) -> usize {
         match self {

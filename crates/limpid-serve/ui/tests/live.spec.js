@@ -155,6 +155,14 @@ test("work that nobody waits for ends, and the model answers again", async ({ pa
   await expect(page.locator("#complete .answer").last()).toHaveAttribute("aria-busy", "false");
 });
 
+test("a model whose tokenizer a page cannot run is saved with its answers alone", async () => {
+  const model = path.resolve(UI, "../../limpid/fixtures/hf/bert-mlm");
+  const done = spawnSync(BINARY, ["inspect", "--model", model, "--prompt", "a [MASK]", "--html", file("foreign")],
+    { encoding: "utf8" });
+  expect(done.status, done.stderr).toBe(0);
+  expect(done.stdout + done.stderr).not.toContain("the model inside");
+});
+
 test("an engine that would compute other bits is told why it cannot open the model", async () => {
   save("unfused", "--prompt", PROMPT);
   // on a processor without fused multiply-adds, V8 rounds twice
