@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # targets.sh FOLDER TARGET...: a Rust compiler below FOLDER with the standard library for each TARGET, and what links
-# for them and runs programs for ARM on this machine, from the packages of Debian 12 alone. The compiler is unpacked, not installed, so
-# the machine's own Rust stays as it is. What is there already is kept. Needs rustup's cargo (CARGO) and apt-get; exits
-# with 3 where packages cannot be had.
+# for them and runs programs for ARM on this machine, from the packages of Debian 12 alone. The compiler is unpacked,
+# not installed, so the machine's own Rust stays as it is. What is there already is kept. Needs rustup's cargo (CARGO)
+# and apt-get; exits with 3 where packages cannot be had.
 set -euo pipefail
 folder=$1
 shift

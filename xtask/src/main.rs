@@ -24,7 +24,11 @@ const CHORES: [Chore; 13] = [
          slow page, all of `targets`",
         sweep,
     ),
-    ("targets", "ARM by an emulator, with this processor's bits; macOS, Windows and browsers: types", targets::whole),
+    (
+        "targets",
+        "ARM by an emulator, with this processor's bits; the module of live pages; macOS and Windows: types",
+        targets::whole,
+    ),
     ("web", "the module of WebAssembly that makes `inspect --html` pages live", targets::web),
     ("features", "every crate alone, with and without each of its features", features),
     ("package", "every crate as it would be published, with its tests", package),

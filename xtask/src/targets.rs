@@ -1,6 +1,6 @@
 //! Other processors and systems, on an x86 machine. limpid is built for ARM and runs there by an emulator, and the
-//! hashes of what it computes must be those of this processor; for macOS, Windows and browsers, it must compile.
-//! `targets.sh` makes the compiler.
+//! hashes of what it computes must be those of this processor; for macOS and Windows it must compile; and for browsers
+//! the module of live pages is made. `targets.sh` makes the compiler.
 
 use crate::{OPEN_MPI, heavy, root, steps};
 use std::collections::BTreeMap;
