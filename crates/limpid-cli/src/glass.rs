@@ -20,8 +20,8 @@ pub struct GlassOptions {
     /// Open the model in a browser, until Ctrl-C
     #[arg(long, conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments"])]
     pub open: bool,
-    /// Save the page as one file that works offline, to send to somebody; a model of at most 64 MB is in it and runs in
-    /// the browser
+    /// Save the page as one file that works offline, to send to somebody; with a model of at most 64 MB inside, which
+    /// runs in the browser, if this limpid was built with the module for that, else as with --still
     #[arg(
         long, value_name = "FILE", conflicts_with_all = ["preset", "data", "initial", "mask_file", "segments", "open"]
     )]
@@ -162,8 +162,8 @@ type PageFiles = Vec<(String, Vec<u8>)>;
 /// than they are.
 fn inside(name: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Option<PageFiles>> {
     let files = if dir.is_dir() {
-        // what the page tells of a training, too
-        let told = ["limpid.toml", "metrics.jsonl", limpid::timelapse::FILE];
+        // what the page tells of a training, too; its settings name files of whoever trained it
+        let told = ["metrics.jsonl", limpid::timelapse::FILE];
         let belongs = |name: &str| limpid::checkpoint::is_part(name) || told.contains(&name);
         let names = dir.read_dir()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| belongs(name) && dir.join(name).is_file()).collect();
@@ -192,7 +192,7 @@ fn live(glass: &GlassOptions, (dir, checkpoint): (&Path, &Checkpoint), run: &Pag
     };
     let name = models::name(dir);
     let Some(files) = inside(&name, dir, checkpoint)? else { return Ok(None) };
-    Ok(Some(saved::live_page(module, (&name, &name), &files, &address(run))?))
+    Ok(Some(saved::live_page(module, &name, &files, &address(run))?))
 }
 
 /// Writes a page.
@@ -212,7 +212,7 @@ pub fn html(
     machine: &MachineOptions,
 ) -> Result<()> {
     if let Some(html) = live(glass, (dir, &checkpoint), run)? {
-        return put(path, &html, ", the model inside; it runs in any browser, offline");
+        return put(path, &html, ", the model inside; it runs in the browser, offline");
     }
     let mut body = match (run.prompt, run.ids) {
         (Some(text), _) => json!({ "prompt": text }),

@@ -187,21 +187,16 @@ pub fn module() -> Option<&'static [u8]> {
     None
 }
 
-/// The page with a model inside of it, which runs there without a network. `files` are the model's, by their paths in
-/// the folder `path`; `path` alone is a model of one file. `start` is the address that the page begins at, such as
+/// The page with a model inside of it, which runs there without a network. `files` are the model's, by their paths:
+/// below `name`, or `name` itself for a model of one file. `start` is the address that the page begins at, such as
 /// `v=map&p=once`.
 ///
 /// # Errors
 /// If the page cannot be made.
-pub fn live_page(
-    module: &[u8],
-    (name, path): (&str, &str),
-    files: &[(String, Vec<u8>)],
-    start: &str,
-) -> Result<String, SaveError> {
+pub fn live_page(module: &[u8], name: &str, files: &[(String, Vec<u8>)], start: &str) -> Result<String, SaveError> {
     let html = page_of_a_file(ui::live_page()?, [NO_NETWORK, WORKER]);
     let mut book = Book::new(usize::MAX);
-    let about = json!({ "name": name, "path": path, "start": start });
+    let about = json!({ "name": name, "start": start });
     book.add("live".into(), about.to_string().as_bytes());
     book.add("worker".into(), ui::worker()?.as_bytes());
     book.add("module".into(), module);

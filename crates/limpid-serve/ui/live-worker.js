@@ -2,7 +2,7 @@
 // want any more it ends by ending the worker (live.js).
 import { MemoryFiles, wasi } from "./wasi.js";
 
-/** @typedef {{module: Uint8Array, files: [string, Uint8Array][], path: string, name: string}} ToOpen */
+/** @typedef {{module: Uint8Array, files: [string, Uint8Array][], name: string}} ToOpen */
 /** @typedef {{id: number, head: string, body: string}} ToAsk */
 /**
  * @typedef {{id: number, status?: number, type?: string, bytes?: Uint8Array, end?: boolean, fault?: string}} Said
@@ -20,7 +20,7 @@ class LiveModel {
   printed = "";
 
   /** @param {ToOpen} asked */
-  async open({ module, files, path, name }) {
+  async open({ module, files, name }) {
     const held = new MemoryFiles();
     for (const [file, bytes] of files) held.write(file, bytes);
     const system = wasi(held, () => this.exports.memory, (text) => (this.printed = text));
@@ -40,7 +40,7 @@ class LiveModel {
     /** @type {any} */
     this.exports = instance.exports;
     this.exports._initialize?.();
-    this.call("open", JSON.stringify({ path, name }));
+    this.call("open", name);
   }
 
   /** @param {"open" | "ask"} what @param {string} text */

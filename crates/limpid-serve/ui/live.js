@@ -6,7 +6,7 @@ import { Trouble, checked } from "./source.js";
 
 /** @typedef {import("./live-worker.js").Said} Said */
 /** @typedef {import("./source.js").Ask} Ask */
-/** @typedef {{path: string, name: string, start: string}} LiveStart `start` is the address that the page begins at */
+/** @typedef {{name: string, start: string}} LiveStart `start` is the address that the page begins at */
 
 /** How long a worker may go on with what nobody wants any more, in ms; then another one begins. */
 const LAST_WORK = 300;
@@ -62,7 +62,7 @@ class LiveWorker {
     this.worker = new Worker(address);
     this.worker.onmessage = ({ data }) => this.hear(data);
     this.worker.onerror = (fault) => this.lose(new Trouble(`The model's worker failed: ${fault.message}`));
-    this.worker.postMessage({ module, files, path: about.path, name: about.name });
+    this.worker.postMessage({ module, files, name: about.name });
     for (const [id, { head, body }] of this.asked) this.worker.postMessage({ id, head, body });
   }
 

@@ -15,7 +15,6 @@ use limpid::checkpoint::Checkpoint;
 use limpid::numeric::simd::Level;
 use limpid_serve::local::{LocalServer, Told};
 use limpid_serve::{ServeOptions, ServedAs, ServedModel};
-use serde_json::Value;
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -52,35 +51,32 @@ fn taken() -> Vec<u8> {
     INPUT.take()
 }
 
-/// Opens a model: the input is `{"path": where it is in the page's files, "name": what it is called}`. Tells 200 and
-/// nothing more; 422 and why not; or 501, where
-/// this engine would compute other bits.
+/// Opens a model: the input is its name, under which it lies among the page's files. Tells 200 and nothing more; 422
+/// and why not; or 501, where this engine would compute other bits.
 // SAFETY: no other function of the module has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn limpid_open() {
+    let fail = |status, why: &str| {
+        say(status, b"text/plain");
+        say(0, why.as_bytes());
+    };
     if !Level::is_sound() {
-        say(501, b"text/plain");
-        say(0, b"this browser rounds WebAssembly's relaxed multiply-adds twice, so its results would be others");
-        return;
+        let why = "this browser rounds WebAssembly's relaxed multiply-adds twice, so its results would be others";
+        return fail(501, why);
     }
-    let asked: Value = serde_json::from_slice(&taken()).unwrap_or_default();
-    let text = |name: &str| asked[name].as_str().unwrap_or_default();
-    match opened(Path::new(text("path")), text("name")) {
+    match opened(&String::from_utf8_lossy(&taken())) {
         Ok(server) => {
             SERVER.set(Some(server));
             say(200, b"text/plain");
         }
-        Err(error) => {
-            say(422, b"text/plain");
-            say(0, error.to_string().as_bytes());
-        }
+        Err(error) => fail(422, &error.to_string()),
     }
 }
 
-fn opened(path: &Path, name: &str) -> Result<LocalServer, Box<dyn std::error::Error>> {
+fn opened(name: &str) -> Result<LocalServer, Box<dyn std::error::Error>> {
     let machine = Machine::cpu(1);
     let how = ServedAs { id: name.into(), machine, template: None };
-    let model = ServedModel::new(Checkpoint::open_copied(path)?, &how)?;
+    let model = ServedModel::new(Checkpoint::open_copied(Path::new(name))?, &how)?;
     // whoever has the page may change what it computes
     Ok(LocalServer::new(model, &ServeOptions { allow_interventions: true, ..ServeOptions::default() })?)
 }

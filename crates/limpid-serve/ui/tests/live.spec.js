@@ -69,7 +69,7 @@ async function asked(requests) {
       if (data.end && data.id === requests.length) resolve(requests.map((_, n) => said.get(n + 1)));
     };
   });
-  worker.postMessage({ module: await read("module"), files, path: about.path, name: about.name });
+  worker.postMessage({ module: await read("module"), files, name: about.name });
   requests.forEach(([head, body], n) => worker.postMessage({ id: n + 1, head, body }));
   const all = await answers;
   worker.terminate();
