@@ -120,11 +120,11 @@ impl Codes {
         }
     }
 
-    /// Where in a strip the factors of step `p` begin, one for each column: the scales' or the minima's. Short strips
-    /// have no factors.
+    /// Where in a strip the factors of a group of steps begin, one for each column: the scales' or the minima's. Short
+    /// strips have no factors.
     #[inline(always)]
-    pub(super) fn factors(self, width: usize, p: usize, min: bool) -> Option<usize> {
-        let row = 2 * self.kinds() + p / self.group * self.kinds() + usize::from(min);
+    pub(super) fn factors(self, width: usize, group: usize, min: bool) -> Option<usize> {
+        let row = (2 + group) * self.kinds() + usize::from(min);
         (self.strip > SHORT).then_some(row * width)
     }
 
@@ -137,7 +137,7 @@ impl Codes {
             for (to, d) in to.iter_mut().zip(ds.as_chunks::<2>().0) {
                 *to = widen_f16(u16::from_le_bytes(*d));
             }
-            if let Some(row) = self.factors(width, p, kind == 1) {
+            if let Some(row) = self.factors(width, p / self.group, kind == 1) {
                 let scales = &strip[row + column..][..N];
                 // minima are never negative, and scales are signed
                 for (to, scale) in to.iter_mut().zip(scales) {
