@@ -192,7 +192,8 @@ pub(crate) struct Access {
 
 impl Default for Access {
     fn default() -> Access {
-        Access { mapped: true, verified: true }
+        // WASI has no maps
+        Access { mapped: cfg!(not(target_family = "wasm")), verified: true }
     }
 }
 

@@ -67,6 +67,9 @@ enum Verb {
     #[command(about = "Serve a model over HTTP in OpenAI's protocol, with a page")]
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
+    #[command(about = "Write a page that trains a GPT in the browser and shows its inside")]
+    #[cfg(feature = "serve")]
+    Site(verbs::site::Args),
     #[command(about = "Recompute an answer from its receipt and compare every byte")]
     Replay(verbs::replay::Args),
     #[command(about = "Measure loss, perplexity and bits per byte of a text")]
@@ -322,6 +325,8 @@ fn command(mut typed: Vec<OsString>) -> u8 {
             Verb::Embed(args) => verbs::embed::run(args),
             #[cfg(feature = "serve")]
             Verb::Serve(args) => verbs::serve::run(args),
+            #[cfg(feature = "serve")]
+            Verb::Site(args) => verbs::site::run(args),
             Verb::Replay(args) => verbs::replay::run(args),
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
@@ -428,7 +433,6 @@ mod tests {
             CheckpointError::Damaged { path: path(), what: "its checksum".into() }.into(),
             CheckpointError::Inexpressible { form: "gguf".into(), what: "norm".into(), settings: settings() }.into(),
             CorpusError::Busy(path()).into(),
-            CorpusError::Thread(std::io::ErrorKind::OutOfMemory.into()).into(),
             TokenizerError::NoSplit.into(),
             Error::Memory { training: false, device: Device::Reference, needed: 2, left: 1, said: "left".into() }
                 .into(),

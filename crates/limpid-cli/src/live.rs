@@ -56,7 +56,7 @@ mod served {
             if plan.config.mask != Mask::Causal {
                 return Err(ServeError::NotCausal).context("--serve");
             }
-            let training = Some(ServedTraining { steps: plan.recipe.steps, stop });
+            let training = Some(ServedTraining { steps: plan.recipe.steps, floor: plan.entropy_floor(), stop });
             let options =
                 ServeOptions { host: host.into(), port, drain: Duration::ZERO, training, ..ServeOptions::default() };
             let port = OpenPort::open(options).map_err(|error| match error {

@@ -51,6 +51,7 @@ pub const OUTPUTS: &[(&str, &str, OutputKind)] = &[
     ("inspect", "save", OutputKind::Tensors),
     ("inspect", "plot_out", OutputKind::Picture),
     ("inspect", "html", OutputKind::Page),
+    ("site", "file", OutputKind::Page),
     ("sweep", "plot_out", OutputKind::Picture),
     ("sweep", "html", OutputKind::Page),
     ("direction", "out", OutputKind::Directions),

@@ -215,11 +215,6 @@ pub enum CorpusError {
     /// A folder that is being prepared already.
     #[error("{}: it is being prepared already: wait for that, or choose another folder", .0.display())]
     Busy(PathBuf),
-    /// No thread to encode with.
-    #[error(
-        "cannot start a thread to encode with: {}; use fewer threads, or allow more memory and processes", system(.0)
-    )]
-    Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
     #[error("stopped; the same command resumes where it was")]
     Stopped,
@@ -248,15 +243,12 @@ fn names(has: &[String]) -> String {
 impl CorpusError {
     /// The settings that may help, by name.
     pub fn settings(&self) -> &'static [&'static str] {
-        use CorpusError::{
-            Busy, Changed, Column, Encode, Field, Json, Kind, NotUtf8, Thread, Tokenizer, TooLong, Zero,
-        };
+        use CorpusError::{Busy, Changed, Column, Encode, Field, Json, Kind, NotUtf8, Tokenizer, TooLong, Zero};
         match self {
             NotUtf8 { .. } | Zero { .. } | TooLong { .. } | Json { .. } => &["skip_bad"],
             Field { .. } | Kind { .. } | Column { .. } => &["field"],
             Busy(_) => &["out"],
             Changed { .. } => &["no_verify"],
-            Thread(_) => &["threads"],
             Encode { source: error, .. } | Tokenizer(error) => error.settings(),
             _ => &[],
         }

@@ -46,33 +46,34 @@ pub fn encode<T: Send>(
     let (give, take) = mpsc::channel::<Job<T>>();
     let take = Mutex::new(take);
     let (done, results) = mpsc::channel::<Done<T>>();
+    let encoded = |(number, units): Job<T>| {
+        let one = |(mut unit, about): (Unit, T)| {
+            let text = std::mem::take(&mut unit.text);
+            let on = if text.len() > UNIT { threads } else { 1 };
+            let ids = if wanted(&about) { tokenizer.encode_on(on, &text, parse_special) } else { Ok(vec![]) };
+            (unit, about, ids)
+        };
+        // a panic is sent as a result, so that the receiver does not wait for ever
+        (number, catch_unwind(AssertUnwindSafe(|| units.into_iter().map(one).collect())))
+    };
     let work = |done: mpsc::Sender<Done<T>>| {
         loop {
             let job = take.lock().map(|take| take.recv());
-            let Ok(Ok((number, units))) = job else { return };
-            let one = |(mut unit, about): (Unit, T)| {
-                let text = std::mem::take(&mut unit.text);
-                let on = if text.len() > UNIT { threads } else { 1 };
-                let ids = if wanted(&about) { tokenizer.encode_on(on, &text, parse_special) } else { Ok(vec![]) };
-                (unit, about, ids)
-            };
-            // a panic is sent as a result, so that the receiver does not wait for ever
-            let ids = catch_unwind(AssertUnwindSafe(|| units.into_iter().map(one).collect()));
-            if done.send((number, ids)).is_err() {
+            let Ok(Ok(job)) = job else { return };
+            if done.send(encoded(job)).is_err() {
                 return;
             }
         }
     };
     thread::scope(|scope| {
         let give = give; // dropped when this closure ends in any way, and then the threads end too
-        for n in 0..threads.max(1) {
+        let start = |_| {
             let (work, done) = (&work, done.clone());
-            match thread::Builder::new().spawn_scoped(scope, move || work(done)) {
-                Ok(_) => {}
-                Err(e) if n == 0 => return Err(CorpusError::Thread(e)),
-                Err(_) => break, // fewer threads give the same result
-            }
-        }
+            thread::Builder::new().spawn_scoped(scope, move || work(done)).ok()
+        };
+        // fewer threads give the same result; where none can be started, as in a page, this one does their work
+        let alone = (0..threads.max(1)).map_while(start).count() == 0;
+        let own = alone.then(|| done.clone());
         drop(done);
         let (mut given, mut taken, mut ready, mut failed, mut ended) = (0, 0, BTreeMap::new(), None, false);
         let (most, mut held) = (HELD * threads.max(1), 0);
@@ -89,7 +90,10 @@ pub fn encode<T: Send>(
                     }
                 }
                 if !job.is_empty() {
-                    _ = give.send((given, job));
+                    _ = match &own {
+                        Some(own) => own.send(encoded((given, job))).is_ok(),
+                        None => give.send((given, job)).is_ok(),
+                    };
                     (given, held) = (given + 1, held + size);
                 }
             }

@@ -40,9 +40,12 @@ pub fn answer(subjects: &[Subject], query: &Query) -> Result<Reply> {
     // a line that is not one was cut off by a kill, and is written again
     let rows: Vec<Map<String, Value>> = bytes.split(|byte| *byte == b'\n').filter_map(line).collect();
     let next = from + bytes.len() as u64;
+    // what a run came to, where it has ended or was stopped
+    let summary = files::read_text(&path.with_file_name("summary.json"), MOST).unwrap_or_default();
+    let summary: Value = serde_json::from_str(&summary).unwrap_or_default();
     Ok(json!({
         "from": from, "next": next, "more": next < end && !bytes.is_empty(), "rows": rows, "step": subject.step,
-        "timelapse": has_timelapse(subject),
+        "timelapse": has_timelapse(subject), "floor": summary["entropy_floor"],
     })
     .into())
 }

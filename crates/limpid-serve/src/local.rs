@@ -5,11 +5,11 @@ use crate::answer::Answer;
 use crate::look::{GoneFlag, Look, query, told_type};
 use crate::model::{ServedLease, ServedModel, seconds_since_1970};
 use crate::openai::{self, Ask};
-use crate::options::{ServeError, ServeOptions};
+use crate::options::{ServeError, ServeOptions, ServedTraining};
 use crate::refusal::{Refusal, Result};
 use crate::routes::Endpoint;
 use crate::{dispatch, embeddings, tokens};
-use limpid::engine::{Engine, EngineEvent, RequestId};
+use limpid::engine::{Engine, EngineEvent, EngineLimits, RequestId};
 use limpid_glass::{Reply, decoded};
 use serde_json::json;
 use std::collections::HashMap;
@@ -34,10 +34,22 @@ pub struct LocalServer {
     look: Option<Look>,
     /// None for a model that is only looked into.
     engine: Option<Engine>,
+    limits: EngineLimits,
+    /// Whether the model is being trained.
+    trains: bool,
     answers: u64,
 }
 
 const JSON: &str = "application/json";
+
+/// What continues texts, if the model does.
+fn engine(model: &ServedModel, limits: &EngineLimits) -> Result<Option<Engine>, ServeError> {
+    if !model.continues() {
+        return Ok(None);
+    }
+    model.check()?;
+    Ok(Some(model.engine(limits)?))
+}
 
 impl LocalServer {
     /// A model that is served so. Of the options, those for sockets, keys and the page mean nothing here.
@@ -45,13 +57,29 @@ impl LocalServer {
     /// # Errors
     /// As [`Server`](crate::OpenPort::serve), if the model cannot be served.
     pub fn new(model: ServedModel, options: &ServeOptions) -> Result<LocalServer, ServeError> {
-        let engine = if model.continues() {
-            model.check()?;
-            Some(model.engine(&options.engine)?)
-        } else {
-            None
-        };
-        Ok(LocalServer { model: Arc::new(Arc::new(model)), look: Look::new(options), engine, answers: 0 })
+        let (limits, trains) = (options.engine.clone(), options.training.is_some());
+        let engine = engine(&model, &limits)?;
+        Ok(LocalServer {
+            model: Arc::new(Arc::new(model)),
+            look: Look::new(options),
+            engine,
+            limits,
+            trains,
+            answers: 0,
+        })
+    }
+
+    /// Serves another checkpoint of the model from now on, which `training` goes on with if it does. What was asked of
+    /// the one before can still be looked into.
+    ///
+    /// # Errors
+    /// As [`LocalServer::new`]; then the one before stays.
+    pub fn follow(&mut self, model: ServedModel, training: Option<ServedTraining>) -> Result<(), ServeError> {
+        self.engine = engine(&model, &self.limits)?;
+        self.model = Arc::new(Arc::new(model));
+        self.trains = training.is_some();
+        self.look.iter_mut().for_each(|look| look.follow(training.clone()));
+        Ok(())
     }
 
     /// Answers a request: its method, its path with what follows `?`, its body.
@@ -89,8 +117,10 @@ impl LocalServer {
         let look = || self.look.as_ref().ok_or_else(Refusal::inspect_disabled);
         match route.endpoint {
             Endpoint::Health => whole(tell, JSON, json!({ "status": "ok" }).to_string().into()),
-            Endpoint::Models => whole(tell, JSON, tokens::models(&model, false).to_string().into()),
-            Endpoint::Model => whole(tell, JSON, tokens::model(&model, false, &decoded(rest))?.to_string().into()),
+            Endpoint::Models => whole(tell, JSON, tokens::models(&model, self.trains).to_string().into()),
+            Endpoint::Model => {
+                whole(tell, JSON, tokens::model(&model, self.trains, &decoded(rest))?.to_string().into())
+            }
             Endpoint::TokenizerInfo => whole(tell, JSON, tokens::tokenizer_info(&model)?.to_string().into()),
             Endpoint::Embeddings => {
                 let vectors = embeddings::embeddings(&model, body, &|| gone.load(Ordering::Relaxed))?;

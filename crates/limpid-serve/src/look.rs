@@ -84,6 +84,11 @@ impl Look {
         })
     }
 
+    /// Looks from now on at a model that trains in this process, or does so no longer.
+    pub fn follow(&mut self, training: Option<ServedTraining>) {
+        self.training = training;
+    }
+
     /// The model that is served, and those beside it.
     fn subjects(&self, model: &ServedModel) -> Vec<Subject> {
         std::iter::once(model.into()).chain(self.against.iter().cloned()).collect()
@@ -109,6 +114,9 @@ impl Look {
             (Reply::Json(text), Some(training)) if path == "training" => {
                 let mut answer: Value = serde_json::from_str(&text).map_err(Refusal::engine_error)?;
                 answer["steps"] = training.steps.into();
+                if let Some(floor) = training.floor {
+                    answer["floor"] = floor.into();
+                }
                 Ok(Reply::from(answer))
             }
             (reply, _) => Ok(reply),

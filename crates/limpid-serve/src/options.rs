@@ -64,6 +64,8 @@ pub struct ServeOptions {
 pub struct ServedTraining {
     /// How many steps it will take.
     pub steps: u64,
+    /// The least validation loss that any model can reach on its text, in nats a token, where that is known.
+    pub floor: Option<f64>,
     /// Set when somebody stops it in the page.
     pub stop: Arc<AtomicBool>,
 }

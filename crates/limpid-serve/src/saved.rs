@@ -206,6 +206,14 @@ pub fn live_page(module: &[u8], name: &str, files: &[(String, Vec<u8>)], start: 
     Ok(book.put_into(&html)?.html)
 }
 
+/// The page without a model, which trains one or opens one: the same page, whose place for a model is empty.
+///
+/// # Errors
+/// As [`live_page`].
+pub fn site_page(module: &[u8]) -> Result<String, SaveError> {
+    live_page(module, "", &[], "")
+}
+
 /// Every head as one tile, the weights of all heads first.
 fn keep_heads(
     book: &mut Book,

@@ -71,7 +71,8 @@ const FILES: &[(&str, &str)] = files!(
     "index.html" "style.css" "address.js" "answer.js" "app.js" "archive.js" "chat.js" "chips.js" "colours.js"
     "command.js" "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js" "glass-seek.js"
     "glass-source.js" "glass.js" "grid.js" "heads.js" "heat-paint.js" "heat-pointer.js" "heat-sight.js"
-    "heat-tiles.js" "heat.js" "hover.js" "live-worker.js" "live.js" "local-heat.js" "number-map.js" "numbers.js"
+    "heat-tiles.js" "heat.js" "here-files.js" "here-run.js" "here-store.js" "here.js" "hover.js" "live-worker.js"
+    "live.js" "local-heat.js" "number-map.js" "numbers.js"
     "runs.js" "saved.js" "says.js" "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js"
     "tiles.js" "tour.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js" "view-lens.js"
     "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js"
@@ -490,9 +491,13 @@ mod tests {
     fn the_page_is_one_document_and_its_policy_names_what_is_in_it() {
         let size = page(None).unwrap().html.len();
         assert!(size <= 300_000, "{size}");
-        const APART: [&str; 4] = ["start.js", "live.js", "live-worker.js", "wasi.js"];
-        for (page, root, end) in [(page(None), "start.js", "\nstart();\n"), (live_page(), "live.js", "\nbegin();\n")] {
-            is_one_document(&page.unwrap(), end, &|name| name == root || !APART.contains(&name));
+        const START: &[&str] = &["start.js"];
+        const LIVE: &[&str] = &["live.js", "here.js", "here-files.js", "here-run.js", "here-store.js"];
+        const WORKER: [&str; 2] = ["live-worker.js", "wasi.js"];
+        let pages = [(page(None), START, "\nstart();\n"), (live_page(), LIVE, "\nbegin();\n")];
+        for (page, own, end) in pages {
+            let apart = |name: &&str| [START, LIVE].concat().contains(name) || WORKER.contains(name);
+            is_one_document(&page.unwrap(), end, &|name| own.contains(&name) || !apart(&name));
         }
     }
 

@@ -8,6 +8,7 @@ import { div, emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
  * @property {{x: number, y: number} | null} dot
  * @property {{edges: number[], counts: number[], all: number[]} | null} bars `all`: of all tokens, as an outline in the
  *   same proportion
+ * @property {number | null} [level] a number that y is held against, as a dashed line
  * @property {[string, string]} [axes] what x and y are; of an activation function if it is not said
  * @property {(x: number) => string} [tick] an end of the x axis, where it is not the number itself
  * @property {string} words what it is, for those who do not see it
@@ -23,7 +24,7 @@ export function curveChart(high = 230) {
   function draw() {
     const wide = element.clientWidth;
     if (!wide || !shown) return;
-    const { x, y, dot, bars, axes = ["what goes in", "what comes out"], tick, words } = shown;
+    const { x, y, dot, bars, level, axes = ["what goes in", "what comes out"], tick, words } = shown;
     sizeCanvas(canvas, wide, high);
     const context = emptyCanvas(canvas);
     if (!context) return;
@@ -75,6 +76,12 @@ export function curveChart(high = 230) {
     x.forEach((value, n) => context.lineTo(px(value), py(y[n] ?? 0)));
     context.stroke();
     context.lineWidth = 1;
+    if (level != null) {
+      context.strokeStyle = ink("dim");
+      context.setLineDash([6, 4]);
+      context.strokeRect(left, py(level), wide - left - right, 0);
+      context.setLineDash([]);
+    }
     if (dot) {
       context.strokeStyle = ink("accent");
       context.setLineDash([3, 3]);

@@ -1,12 +1,18 @@
 // A live page: the model is in the file and runs in a worker of this page, offline, with the bits of the binary. It is
-// asked as a server is, and answers as one. It does something by being loaded, in place of start.js.
+// asked as a server is, and answers as one. A page without a model makes one, or opens one (here.js). It does something
+// by being loaded, in place of start.js.
 import { App } from "./app.js";
 import { Archive } from "./archive.js";
+import { HerePage } from "./here.js";
 import { Trouble, checked } from "./source.js";
 
 /** @typedef {import("./live-worker.js").Said} Said */
 /** @typedef {import("./source.js").Ask} Ask */
-/** @typedef {{name: string, start: string}} LiveStart `start` is the address that the page begins at */
+/** @typedef {import("./live-worker.js").ToOpen} ToOpen */
+/**
+ * @typedef {{name: string, start: string}} LiveStart `start` is the address that the page begins at; where there is no
+ *   name, there is no model
+ */
 
 /** How long a worker may go on with what nobody wants any more, in ms; then another one begins. */
 const LAST_WORK = 300;
@@ -38,31 +44,45 @@ class LiveRequest {
   }
 }
 
+/** Makes a worker of its text. @param {Uint8Array} script */
+function workerOf(script) {
+  const address = URL.createObjectURL(new Blob([/** @type {any} */ (script)], { type: "text/javascript" }));
+  const worker = new Worker(address);
+  URL.revokeObjectURL(address);
+  return worker;
+}
+
 /** The worker with the model, and what it was asked. */
 class LiveWorker {
+  /** Settled when the model is open, or cannot be. @type {PromiseWithResolvers<void>} */
+  opened = Promise.withResolvers();
   count = 0;
   /** @type {Map<number, LiveRequest>} */
   asked = new Map();
   /** @type {Worker | null} */
   worker = null;
+  /** Whether the worker has what it opens: what is asked before that waits. */
+  isLoaded = false;
 
-  /** @param {Archive} archive @param {LiveStart} about */
-  constructor(archive, about) {
-    this.archive = archive;
-    this.about = about;
+  /** @param {Uint8Array} script @param {() => Promise<ToOpen>} load gives what is to be opened */
+  constructor(script, load) {
+    this.script = script;
+    this.load = load;
+    // who does not wait for it hears of it by asking
+    this.opened.promise.catch(() => {});
   }
 
   /** Starts a worker, which opens the model, and asks it what is not answered. */
   async start() {
-    const { archive, about } = this;
-    const [script, module] = await Promise.all(["worker", "module"].map((key) => archive.bytesOf(key)));
-    const names = archive.names().filter((name) => name.startsWith("file "));
-    const files = await Promise.all(names.map(async (name) => [name.slice(5), await archive.bytesOf(name)]));
-    const address = URL.createObjectURL(new Blob([/** @type {any} */ (script)], { type: "text/javascript" }));
-    this.worker = new Worker(address);
-    this.worker.onmessage = ({ data }) => this.hear(data);
-    this.worker.onerror = (fault) => this.lose(new Trouble(`The model's worker failed: ${fault.message}`));
-    this.worker.postMessage({ module, files, name: about.name });
+    const worker = workerOf(this.script);
+    this.worker = worker;
+    this.isLoaded = false;
+    worker.onmessage = ({ data }) => this.hear(data);
+    worker.onerror = (fault) => this.lose(new Trouble(`The model's worker failed: ${fault.message}`));
+    const opened = await this.load();
+    if (this.worker !== worker) return;
+    worker.postMessage(opened);
+    this.isLoaded = true;
     for (const [id, { head, body }] of this.asked) this.worker.postMessage({ id, head, body });
   }
 
@@ -82,14 +102,26 @@ class LiveWorker {
   lose(fault) {
     for (const request of this.asked.values()) request.fail(fault);
     this.asked.clear();
+    this.opened.reject(fault);
+  }
+
+  /** Ends the worker for good. */
+  end() {
+    this.worker?.terminate();
+    this.lose(new Trouble("The model was closed."));
+  }
+
+  /** Gives the worker what has changed. @param {Omit<ToOpen, "module">} changed */
+  follow(changed) {
+    this.worker?.postMessage(changed);
   }
 
   /** @param {Said} said */
   hear({ id, status, type = "", bytes, end, fault }) {
     if (id === 0) {
-      // the opening: it says 200, or what is wrong
-      if (bytes) this.lose(new Trouble(`The model cannot be opened: ${new TextDecoder().decode(bytes)}`));
-      else if (fault) this.lose(new Trouble(`The model cannot be opened: ${fault}`));
+      // the opening
+      if (fault) return this.lose(new Trouble(`The model cannot be opened: ${fault}`));
+      if (end) this.opened.resolve();
       return;
     }
     const request = this.asked.get(id);
@@ -116,21 +148,32 @@ class LiveWorker {
     const request = new LiveRequest(`${body === null ? "GET" : "POST"} ${path}`, body ?? "");
     const id = ++this.count;
     this.asked.set(id, request);
-    if (!this.worker && this.count === 1) await this.start();
-    else this.worker?.postMessage({ id, head: request.head, body: request.body });
+    if (!this.worker && this.count === 1) this.start();
+    else if (this.isLoaded) this.worker?.postMessage({ id, head: request.head, body: request.body });
     signal?.addEventListener("abort", () => this.drop(id, signal.reason));
     return checked(await request.whole.promise);
   };
 }
 
-/** The page with the model that is in it. */
+/** The page with the model that is in it, or without one. */
 async function begin() {
   const archive = Archive.ofPage();
   if (!archive) return;
-  const about = /** @type {LiveStart} */ (await archive.json("live"));
-  if (!location.hash) history.replaceState(null, "", `#${about.start}`);
+  const [about, script] = await Promise.all([archive.json("live"), archive.bytesOf("worker")]);
+  const { name, start } = /** @type {LiveStart} */ (about);
   document.body.classList.add("live");
-  new App(new LiveWorker(archive, about).ask);
+  if (name === "") {
+    const open = (/** @type {() => Promise<ToOpen>} */ load) => new LiveWorker(script, load);
+    new HerePage({ module: await archive.bytesOf("module"), script, work: () => workerOf(script), open });
+    return;
+  }
+  const files = archive.names().filter((key) => key.startsWith("file "));
+  if (!location.hash) history.replaceState(null, "", `#${start}`);
+  new App(new LiveWorker(script, async () => ({
+    module: await archive.bytesOf("module"), name,
+    files: await Promise.all(files.map(async (key) => /** @type {[string, Uint8Array]} */ (
+      [key.slice(5), await archive.bytesOf(key)]))),
+  })).ask);
 }
 
 begin();

@@ -60,6 +60,12 @@ export class MemoryFiles {
     place?.folder.names.set(place.name, { bytes, size: bytes.length, id: this.count++ });
   }
 
+  /** Every file, by its path. @returns {{path: string, file: MemoryFile}[]} */
+  all(folder = this.root, above = "") {
+    return [...folder.names].flatMap(([name, node]) =>
+      "names" in node ? this.all(node, `${above}${name}/`) : [{ path: above + name, file: node }]);
+  }
+
   /** Takes a file or an empty folder away. @param {string} path @param {boolean} isFolder */
   remove(path, isFolder) {
     const [place, node] = [this.place(path), this.find(path)];

@@ -1,22 +1,30 @@
-//! limpid as a module of WebAssembly: a model that a page has inside of it answers as `limpid serve` does.
+//! limpid as a module of WebAssembly: a model that a page has inside of it answers as `limpid serve` does, and one can
+//! be trained there as `limpid train` does it.
 //!
 //! The module is built for WASI, whose files, clock and random numbers the page provides (`ui/wasi.js`): so a model is
 //! opened from a folder in the page's memory as it is from any other, and nothing of limpid knows of pages. What a page
 //! asks is answered by `LocalServer`, the server's protocol without its sockets.
 //!
-//! The page writes a request to the memory that `limpid_input` reserves, and calls `limpid_open` or `limpid_ask`;
-//! both answer by calling the page's `tell` as often as there is something to tell, and end when the request is
-//! answered.
+//! The page writes what it asks to the memory that `limpid_input` reserves, and calls one of the other functions. They
+//! answer by calling the page's `tell` as often as there is something to tell: a status with the type of what follows,
+//! then bytes. They end when that is done.
 #![cfg(target_family = "wasm")]
 #![allow(unsafe_code)] // what is exported and imported: see below
 
-use limpid::Machine;
-use limpid::checkpoint::Checkpoint;
+mod training;
+
+use limpid::checkpoint::{Checkpoint, Format};
 use limpid::numeric::simd::Level;
+use limpid::{Lm, Machine};
 use limpid_serve::local::{LocalServer, Told};
-use limpid_serve::{ServeOptions, ServedAs, ServedModel};
+use limpid_serve::{ServeOptions, ServedAs, ServedModel, ServedTraining};
+use serde::Deserialize;
+use serde_json::Value;
 use std::cell::RefCell;
-use std::path::Path;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use training::PageTraining;
 
 // SAFETY: the page implements it so: it copies the bytes before it returns, and keeps no pointer.
 #[link(wasm_import_module = "limpid")]
@@ -29,7 +37,10 @@ unsafe extern "C" {
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(vec![]) };
     static SERVER: RefCell<Option<LocalServer>> = const { RefCell::new(None) };
+    static TRAINING: RefCell<Option<PageTraining>> = const { RefCell::new(None) };
 }
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn say(status: u16, bytes: &[u8]) -> bool {
     tell(status.into(), bytes.as_ptr(), bytes.len()) != 0
@@ -46,46 +57,73 @@ pub extern "C" fn limpid_input(len: usize) -> *mut u8 {
     })
 }
 
-/// What was written to [`limpid_input`].
-fn taken() -> Vec<u8> {
-    INPUT.take()
+/// Does what the input asks for. Tells 200 and what came of it as JSON; 422 and why not; or 501, where this engine
+/// would compute other bits.
+fn answer(work: impl FnOnce(&[u8]) -> Result<Value>) {
+    let (status, text) = if Level::is_sound() {
+        match work(&INPUT.take()) {
+            Ok(value) => (200, value.to_string()),
+            Err(error) => (422, with_causes(&*error)),
+        }
+    } else {
+        let why = "this browser rounds WebAssembly's relaxed multiply-adds twice, so its results would be others";
+        (501, why.into())
+    };
+    say(status, if status == 200 { b"application/json" } else { b"text/plain" });
+    say(0, text.as_bytes());
 }
 
-/// Opens a model: the input is its name, under which it lies among the page's files. Tells 200 and nothing more; 422
-/// and why not; or 501, where this engine would compute other bits.
+/// An error with what led to it.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let what = cause.to_string();
+        if !text.contains(&what) {
+            text = format!("{text}: {what}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// What is opened.
+#[derive(Deserialize)]
+struct ToOpen {
+    /// Its name, under which it lies among the page's files.
+    name: String,
+    /// How many steps it will be trained for, if it is being trained.
+    steps: Option<u64>,
+    floor: Option<f64>,
+}
+
+/// Opens a model, or its next checkpoint if it is open.
 // SAFETY: no other function of the module has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn limpid_open() {
-    let fail = |status, why: &str| {
-        say(status, b"text/plain");
-        say(0, why.as_bytes());
-    };
-    if !Level::is_sound() {
-        let why = "this browser rounds WebAssembly's relaxed multiply-adds twice, so its results would be others";
-        return fail(501, why);
-    }
-    match opened(&String::from_utf8_lossy(&taken())) {
-        Ok(server) => {
-            SERVER.set(Some(server));
-            say(200, b"text/plain");
-        }
-        Err(error) => fail(422, &error.to_string()),
-    }
-}
-
-fn opened(name: &str) -> Result<LocalServer, Box<dyn std::error::Error>> {
-    let machine = Machine::cpu(1);
-    let how = ServedAs { id: name.into(), machine, template: None };
-    let model = ServedModel::new(Checkpoint::open_copied(Path::new(name))?, &how)?;
-    // whoever has the page may change what it computes
-    Ok(LocalServer::new(model, &ServeOptions { allow_interventions: true, ..ServeOptions::default() })?)
+    answer(|input| {
+        let ToOpen { name, steps, floor } = serde_json::from_slice(input)?;
+        let training = steps.map(|steps| ServedTraining { steps, floor, stop: Default::default() });
+        let how = ServedAs { id: name.clone(), machine: Machine::cpu(1), template: None };
+        let model = ServedModel::new(Checkpoint::open_copied(Path::new(&name))?, &how)?;
+        SERVER.with_borrow_mut(|server| match server {
+            Some(server) => server.follow(model, training),
+            None => {
+                // whoever has the page may change what it computes
+                let options = ServeOptions { allow_interventions: true, training, ..ServeOptions::default() };
+                *server = Some(LocalServer::new(model, &options)?);
+                Ok(())
+            }
+        })?;
+        Ok(Value::Null)
+    });
 }
 
 /// Answers a request: the input is `METHOD target`, a line feed, and the body.
 // SAFETY: no other function of the module has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn limpid_ask() {
-    let input = taken();
+    let input = INPUT.take();
     let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let head = String::from_utf8_lossy(&input[..end]);
     let (method, target) = head.split_once(' ').unwrap_or((&head, ""));
@@ -96,5 +134,52 @@ pub extern "C" fn limpid_ask() {
             Told::Head(status, kind) => say(status, kind.as_bytes()),
             Told::Piece(bytes) => say(0, &bytes),
         });
+    });
+}
+
+/// Writes a model as GGUF: the input is its name and the file's, as a list.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_convert() {
+    answer(|input| {
+        let (name, file): (PathBuf, PathBuf) = serde_json::from_slice(input)?;
+        Lm::from(Checkpoint::open_copied(&name)?).save(&file, Format::Gguf)?;
+        Ok(Value::Null)
+    });
+}
+
+/// Says what a training of these settings would take.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_plan() {
+    answer(training::estimate);
+}
+
+/// Begins a training, and says how far it is.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_train() {
+    answer(|settings| {
+        let training = PageTraining::begin(settings)?;
+        let place = training.place();
+        TRAINING.set(Some(training));
+        Ok(place)
+    });
+}
+
+/// Goes on with the training: the input is for how many milliseconds. Says how far it is then, and its summary if it
+/// has ended.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_continue() {
+    answer(|input| {
+        let time = Duration::from_millis(serde_json::from_slice(input)?);
+        TRAINING.with_borrow_mut(|training| {
+            let training = training.as_mut().ok_or("no training has begun")?;
+            let mut notes = vec![];
+            let mut place = training.go_on(time, &mut |what| notes.push(what.to_string()))?;
+            place["notes"] = notes.into();
+            Ok(place)
+        })
     });
 }

@@ -23,6 +23,8 @@ pub mod replay;
 pub mod report;
 #[cfg(feature = "serve")]
 pub mod serve;
+#[cfg(feature = "serve")]
+pub mod site;
 pub mod sweep;
 pub mod timelapse;
 pub mod tokenize;
