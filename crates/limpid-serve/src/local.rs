@@ -57,7 +57,7 @@ impl LocalServer {
     /// # Errors
     /// As [`Server`](crate::OpenPort::serve), if the model cannot be served.
     pub fn new(model: ServedModel, options: &ServeOptions) -> Result<LocalServer, ServeError> {
-        let (limits, trains) = (options.engine.clone(), options.training.is_some());
+        let (limits, trains) = (options.engine, options.training.is_some());
         let engine = engine(&model, &limits)?;
         Ok(LocalServer {
             model: Arc::new(Arc::new(model)),

@@ -49,8 +49,11 @@ export class HereRun {
   /** Why it is not kept, though it should be. */
   unkept = "";
   keptAt = 0;
-  /** @type {Promise<string> | null} */
-  keeping = null;
+  /** Whether this tab is the one whose run is kept. */
+  hasPlace = false;
+  isKeeping = false;
+  /** Whether something has changed since it was kept. */
+  hasNews = false;
   /** Hears that something has changed of how it is kept. */
   told = () => {};
 
@@ -113,22 +116,27 @@ export class HereRun {
       /** @type {[string, Uint8Array]} */ ([path, path === settings ? beside(bytes) : bytes]));
   }
 
-  /** Keeps it in this browser. Where that fails, it says why, and the training goes on. */
+  /** Keeps it in this browser as it is now. Where that fails, it says why, and the training goes on. */
   async keep() {
-    if (this.keeping) return;
-    const { name, settings, place, files } = this;
-    this.keeping = keepRun({ name, settings, place, files }).then(() => "", (fault) =>
-      fault?.name === "QuotaExceededError" ? "this browser has no room for it" : `this browser does not do so: ${fault}`);
-    this.unkept = await this.keeping;
-    [this.keeping, this.keptAt] = [null, performance.now()];
+    this.hasNews = true;
+    if (this.isKeeping) return;
+    this.isKeeping = true;
+    while (this.hasNews) {
+      this.hasNews = false;
+      const { name, settings, place, files } = this;
+      this.unkept = await keepRun({ name, settings, place, files }).then(() => "", (fault) =>
+        fault?.name === "QuotaExceededError" ? "this browser has no room for it" : `this browser refuses: ${fault}`);
+    }
+    [this.isKeeping, this.keptAt] = [false, performance.now()];
     this.told();
   }
 
   /** Whether this browser keeps it from now on. @param {boolean} isKept */
   async setKept(isKept) {
-    this.isKept = isKept;
+    [this.isKept, this.unkept] = [isKept, ""];
     if (!isKept) return forgetRun().catch(() => {});
-    if (await holdPlace()) return this.place && this.keep();
+    this.hasPlace ||= await holdPlace();
+    if (this.hasPlace) return this.place && this.keep();
     [this.isKept, this.unkept] = [false, "another tab keeps its run already, and there is room for one"];
   }
 }

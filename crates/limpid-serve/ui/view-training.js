@@ -126,10 +126,10 @@ class TrainingView extends OpenView {
     fill(this.notice, troubleNote(new Trouble(words), null));
   }
 
-  /** Asks the newest checkpoint for a sample, once. */
+  /** Asks the newest checkpoint for a sample, once: of a run that trains, and of any in a page of its own. */
   async write() {
     const { told, glass: { source } } = this;
-    if (!told.steps || told.step === this.sampled || !source.sample) return;
+    if (!(told.steps || this.model.live) || told.step === this.sampled || !source.sample) return;
     this.sampled = told.step;
     const prompt = this.model.example ?? "";
     const text = await source.sample(prompt, SAMPLE).catch(() => null);

@@ -143,6 +143,34 @@ test("where the browser has no room, the training goes on and the page says so",
   expect(unzipped((await given(page, "#here-folder-zip")).bytes).has("nano/model.safetensors")).toBe(true);
 });
 
+test("one tab keeps its run, and the model is asked and changed while it trains", async ({ page, context }) => {
+  const begin = async (tab) => {
+    await visit(tab, "preset=nano&steps=400&seed=3");
+    await tab.locator("#here-keep").check();
+    await tab.locator("#here-start").click();
+    await expect(tab.locator("#here-status")).toContainText("· training", { timeout: 120_000 });
+  };
+  await begin(page);
+  const other = await context.newPage();
+  await begin(other);
+  await expect(other.locator("#here-status")).toContainText("not kept: another tab keeps its run already");
+  await other.locator("#here-stop").click();
+  await expect(other.locator("#here-status")).toContainText("· stopped");
+  await other.close();
+  // the page's own view stops it, and its bar goes on with it
+  await expect(page.locator(".training .chart").first()).toBeVisible({ timeout: 120_000 });
+  await page.getByRole("button", { name: "Stop the training" }).click();
+  await expect(page.locator("#here-status")).toContainText("· stopped");
+  const step = async () => Number(/step (\d+) of/.exec(await page.locator("#here-status").innerText())?.[1]);
+  const before = await step();
+  await page.locator("#here-go-on").click();
+  await expect.poll(step).toBeGreaterThan(before);
+  await page.evaluate(() => (location.hash = "v=sweep&p=Anna%20had%20a%20kite&i=" +
+    encodeURIComponent(JSON.stringify([{ ablate: "blocks.1.attn.hook_z", head: 1 }]))));
+  await expect(page.locator("#glass-facts")).toContainText(/tokens? through 2 layers/, { timeout: 120_000 });
+  await expect(page.locator("#here-status")).toContainText("· training");
+});
+
 test("a page with the model that was trained here runs by itself", async ({ page, context }) => {
   await visit(page, "preset=nano&steps=10");
   await page.locator("#here-text").fill(TEXT);
