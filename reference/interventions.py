@@ -17,7 +17,12 @@ of them:
     {"patch": SITE, "from": {"tokens": IDS}}                to what another run has there, or at its positions `from_pos`
     {"scale": SITE, "by": F}
     {"steer": SITE, "by": F, "add": {"vector": V}}          adds F times V, which is as long as the columns are many
+    {"project_out": SITE, "direction": {"vector": V}}       x - (x·u) u, where u is V of length 1; with "keep_norm" true
+                                                            times the length of x over that of what is left
     {"set": SITE, "value": V}                               a number, or one for each column
+
+`"when": {"probe": {"vector": V}, "above": N}` (or "below") changes only the positions whose columns, as the step finds
+them, times u are above N.
 
 In attention's pattern `pos` is the query. There `set` has a `row` of weights by key, others being zero, and `scale` may
 have a `key`. {"freeze_attention": "all" or {"layer": LAYERS}, "head": HEADS, "from": {"tokens": IDS}} is a `patch` of
@@ -76,6 +81,7 @@ SITES = {
 LAYERS = {"gpt2": "transformer.h", "llama": "model.layers", "gpt_neox": "gpt_neox.layers", "bert": "bert.encoder.layer"}
 PATTERN = "attn.hook_pattern"
 KINDS = ["ablate", "ablate to means", "patch", "patch from_pos", "scale", "steer", "set", "set columns"]
+LOOKING = ["project_out", "project_out keep_norm", "scale when above", "steer when below"]  # drawn after the others
 PATTERN_KINDS = ["ablate", "patch", "scale", "scale keys", "set row"]
 SETTERS = ("ablate", "patch", "set")
 
@@ -261,10 +267,19 @@ def selected(step, columns, count):
     return places(step.get("pos"), count), columns.flatten()
 
 
+def unit(direction, dtype):
+    vector = torch.tensor(direction["vector"], dtype=torch.float64)
+    return (vector / vector.norm()).to(dtype)
+
+
 def change(step, x, columns, source):
     """One step on x (T, columns), in place; `source` is the other run's x."""
     rows, picked = selected(step, columns, len(x))
-    at = (torch.tensor(rows)[:, None], picked)
+    if "when" in step:
+        along, when = x[:, picked] @ unit(step["when"]["probe"], x.dtype), step["when"]
+        holds = along > when["above"] if "above" in when else along < when["below"]
+        rows = [row for row in rows if holds[row]]
+    at = (torch.tensor(rows, dtype=torch.long)[:, None], picked)
     match kind_of(step):
         case "ablate":
             new = torch.zeros(len(picked)) if source is None else source.mean(0)[picked]
@@ -274,6 +289,11 @@ def change(step, x, columns, source):
             new = x[at] * step["by"]
         case "steer":
             new = x[at] + step["by"] * torch.tensor(step["add"]["vector"], dtype=x.dtype)
+        case "project_out":
+            u = unit(step["direction"], x.dtype)
+            new = x[at] - (x[at] @ u)[:, None] * u
+            if step.get("keep_norm"):
+                new = new * (x[at].norm(dim=1) / new.norm(dim=1))[:, None]
         case "set" if "row" in step:
             row = torch.zeros(len(x), dtype=x.dtype)
             for key, weight in step["row"].items():
@@ -336,6 +356,17 @@ class Draw(random.Random):
                 step["from"] = {"tokens": self.ids(model, other)}
                 count = self.choice([1, len(rows)])
                 step["from_pos"] = [self.randrange(-other, other) for _ in range(count)]
+            case "project_out" | "project_out keep_norm":
+                step["direction"] = {"vector": self.numbers(len(picked))}
+                if kind.endswith("keep_norm"):
+                    step["keep_norm"] = True
+            case "scale when above" | "steer when below":
+                probe = {"vector": self.numbers(len(picked))}
+                along = (model.plain(tokens)[site][:, picked] @ unit(probe, torch.float64))[rows]
+                between = (along.min() + along.max()).item() / 2  # so that it holds for some
+                step |= {"when": {"probe": probe, kind.split()[-1]: round(between, 3)}, "by": self.number()}
+                if kind.startswith("steer"):
+                    step["add"] = {"vector": self.numbers(len(picked))}
             case "steer":
                 step |= {"by": self.number(), "add": {"vector": self.numbers(len(picked))}}
             case "scale" | "scale keys":
@@ -411,6 +442,8 @@ def case(r, model, plan, counts):
         if clash(model, tokens, steps):
             continue
         found = model.edited(tokens, steps)
+        if not found.isfinite().all():  # nothing is left of a row of one number, and nothing is stretched again
+            continue
         without = [model.edited(tokens, fewer) for fewer in less(steps)]
         if min((found - other).abs().max() for other in [*without, model.plain(tokens)["logits"]]) <= MATTERS:
             counts["drawn again, since a step did nothing"] += 1
@@ -439,6 +472,10 @@ def make(models):
         cases += [case(r, model, plan, counts) for plan in plans]
     r = Draw(20251128)
     cases += [case(r, model, "nested", counts) for model in models for _ in range(NESTED)]
+    r = Draw(20251129)
+    for model in models:
+        sites = [word.replace("<", ">").split(">")[0] for word in SITES[model.kind].split()]
+        cases += [case(r, model, (kind, site), counts) for site in sites for kind in LOOKING]
     versions = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
     about = f"made by reference/interventions.py, which describes it ({versions}); in float32 the same runs differ by at most {counts['noise']:.1e}"
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
@@ -454,6 +491,7 @@ def report(cases):
         site = "" if "freeze_attention" in step else site_of(step).split(".", 2)[2]
         more = [key for key in ("from_pos", "key", "row") if key in step]
         more += ["means"] if isinstance(step.get("with"), dict) else []
+        more += [key for key in ("keep_norm", "when") if key in step]
         more += ["columns"] if isinstance(step.get("value"), list) else []
         steps[" ".join([kind_of(step), *more]), site] += 1
     for kind in sorted({kind for kind, _ in steps}):

@@ -7,6 +7,7 @@
 mod about;
 pub mod asked;
 mod file;
+mod mlp_units;
 mod read;
 mod stream;
 mod sweep;
@@ -23,6 +24,7 @@ use limpid_base::units;
 use limpid_trace::TraceError;
 use limpid_trace::sweep::{SweepCost, SweepError, TOKEN_LAYERS};
 use limpid_trace::{Keep, Trace};
+use mlp_units::KnownUnits;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -370,6 +372,8 @@ pub struct Glass {
     memory: Arc<Budget>,
     /// The one that was asked for last is the last.
     open: Mutex<Vec<Arc<Opened>>>,
+    /// What was found last of units.
+    units: Mutex<Option<KnownUnits>>,
 }
 
 impl Default for Glass {
@@ -382,7 +386,7 @@ impl Glass {
     /// Of traces that take at most `limit` bytes.
     pub fn new(limit: usize) -> Glass {
         let memory = Arc::new(Budget::default().bytes(limit as u64));
-        Glass { limit, memory, open: Mutex::default() }
+        Glass { limit, memory, open: Mutex::default(), units: Mutex::default() }
     }
 
     /// Bytes that traces take.

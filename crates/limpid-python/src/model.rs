@@ -12,6 +12,7 @@ use limpid::generate::{GenerateEvent, Options, Sampler};
 use limpid::trace::Keep;
 use limpid::trace::interventions::InterventionError;
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
+use limpid::unit_places::{UnitContext, UnitText};
 use limpid::{Device, Interventions, Machine, SampleStream, Step};
 use limpid_glass::Subject;
 use limpid_serve::saved::{self, SaveError};
@@ -361,6 +362,43 @@ impl Lm {
         let shape = vec![values.len()];
         Ok(Arc::new(limpid::trace::NamedTensor { name: "embedding".into(), axes: vec!["d_model"], shape, values })
             .into())
+    }
+
+    /// What a unit of a layer's MLP responds to in a text (without one, in the built-in stories that no training has
+    /// seen), and which tokens it makes likelier and less likely where it responds most: a dictionary. What is found is
+    /// kept in a file beside the model.
+    #[pyo3(signature = (layer, unit, text = None))]
+    fn unit<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        unit: usize,
+        text: Option<String>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let lm = self.get()?;
+        let found = self.run(py, |lm| {
+            let text = match &text {
+                None => UnitText::stories(lm.tokenizer()?)?,
+                Some(text) => UnitText::new("the text that you gave", lm.tokenizer()?.encode(text)?),
+            };
+            let budget = Arc::default();
+            let places = lm.unit_places(&text, &budget)?;
+            let page = places.page(layer, unit)?;
+            let words = lm.unit_writes(&places, &page, &budget)?;
+            Ok((places, page, words))
+        })?;
+        let (places, page, words) = found;
+        let pairs = |all: &[(u32, f32)]| all.iter().map(|(id, by)| json!([word(&lm, *id), by])).collect::<Vec<_>>();
+        let context = |one: &UnitContext| {
+            let tokens: Vec<String> = one.tokens.iter().map(|id| word(&lm, *id)).collect();
+            json!({ "tokens": tokens, "at": one.at, "position": one.position, "value": one.value })
+        };
+        let told = json!({
+            "unit": page.name(), "text": places.text, "tokens": places.tokens.len(), "fires": page.fires,
+            "contexts": page.contexts.iter().map(context).collect::<Vec<_>>(),
+            "raised": pairs(&words.raised), "lowered": pairs(&words.lowered),
+        });
+        Ok(pythonize(py, &told)?)
     }
 
     /// Fills every `[MASK]` of a text, with a model of masked tokens: the text.

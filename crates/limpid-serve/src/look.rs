@@ -64,7 +64,7 @@ fn tiles_of(path: &str) -> Option<&str> {
 pub fn told_type(path: &str) -> Result<&'static str> {
     match path {
         _ if tiles_of(path).is_some() => Ok("application/vnd.limpid.tiles"),
-        "traces" | "sweeps" => Ok("application/x-ndjson"),
+        "traces" | "sweeps" | "units" => Ok("application/x-ndjson"),
         "walks" if cfg!(feature = "study") => Ok("application/x-ndjson"),
         _ => Err(Refusal::not_found(path)),
     }
@@ -149,8 +149,8 @@ impl Look {
         Ok(())
     }
 
-    /// Runs a prompt, paints tiles of a trace, sweeps or walks, and tells of it piece by piece until `tell` says
-    /// `false`. What fails after something was told is told too, but for tiles, which have no place for it.
+    /// Runs a prompt, paints tiles of a trace, sweeps, reads for units or walks, and tells of it piece by piece until
+    /// `tell` says `false`. What fails after something was told is told too, but for tiles, which have no place for it.
     ///
     /// # Errors
     /// As [`Glass::trace`], [`Glass::tiles`] and [`Glass::sweep`].
@@ -197,10 +197,14 @@ impl Look {
         match path {
             #[cfg(feature = "study")]
             "walks" => self.walks.walk(&subjects, &body, &mut line)?,
-            "sweeps" => {
+            "sweeps" | "units" => {
                 // it takes as long as it takes, while its rows are read
                 let work = Arc::new(Budget::default().unless(gone.clone()));
-                self.glass.sweep(&subjects, &body, (&budget(), &work), &mut line)?;
+                let budgets = (&*budget(), &work);
+                match path {
+                    "sweeps" => self.glass.sweep(&subjects, &body, budgets, &mut line)?,
+                    _ => self.glass.units(&subjects, &body, budgets, &mut line)?,
+                }
             }
             _ => self.glass.trace(&subjects, &body, &budget(), &mut line)?,
         }

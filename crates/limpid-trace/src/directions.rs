@@ -64,7 +64,17 @@ pub struct FoundDirection {
     /// Which part of the pairs' differences, squared, lies along it.
     pub share: f64,
     /// Where rows are told apart: the positive ones have a greater product with the vector, divided by its length.
-    threshold: f64,
+    pub threshold: f64,
+}
+
+/// How well a direction tells pairs of rows apart. Chance is 0.5.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Separation {
+    /// Which part of the rows lies on the right side; a row between the sides counts half.
+    pub accuracy: f64,
+    /// How likely it is to be as good or better by chance: if a coin decides, for each pair, which of its rows is
+    /// called positive. It is exact if the direction was not made from these pairs.
+    pub by_chance: f64,
 }
 
 impl FoundDirection {
@@ -111,17 +121,41 @@ impl FoundDirection {
         dot(&self.vector, &self.vector).sqrt()
     }
 
-    /// Which part of these rows lies on the right side; a row between the sides counts half.
-    pub fn accuracy(&self, positive: &[Vec<f64>], negative: &[Vec<f64>]) -> f64 {
+    /// How well it tells these pairs apart.
+    ///
+    /// # Panics
+    /// If there are not as many rows in both.
+    pub fn separation(&self, positive: &[Vec<f64>], negative: &[Vec<f64>]) -> Separation {
+        assert_eq!(positive.len(), negative.len(), "pairs of rows");
         let unit = unit(&self.vector);
-        let right = |row: &Vec<f64>, sign: f64| match sign * (dot(row, &unit) - self.threshold) {
-            side if side > 0.0 => 1.0,
-            side if side < 0.0 => 0.0,
-            _ => 0.5,
+        let side = |row: &Vec<f64>| match dot(row, &unit) - self.threshold {
+            side if side > 0.0 => 1,
+            side if side < 0.0 => -1,
+            _ => 0,
         };
-        let sides = positive.iter().map(|row| right(row, 1.0)).chain(negative.iter().map(|row| right(row, -1.0)));
-        sides.sum::<f64>() / (positive.len() + negative.len()) as f64
+        // 2: both rows of the pair are right, -2: both are wrong; with its rows exchanged a pair has the opposite
+        let scores: Vec<i64> = positive.iter().zip(negative).map(|(a, b)| side(a) - side(b)).collect();
+        let right: i64 = scores.iter().sum();
+        Separation {
+            accuracy: 0.5 + right as f64 / (4.0 * scores.len().max(1) as f64),
+            by_chance: at_least(right, &scores),
+        }
     }
+}
+
+/// How likely a sum of these numbers is at least `least` if a coin decides the sign of each.
+fn at_least(least: i64, numbers: &[i64]) -> f64 {
+    let most: i64 = numbers.iter().map(|number| number.abs()).sum();
+    let mut odds = vec![0.0; 2 * most as usize + 1];
+    odds[most as usize] = 1.0; // the sum of none; those below 0 come first
+    for number in numbers.iter().map(|number| number.unsigned_abs() as usize).filter(|number| *number > 0) {
+        let before = odds.clone();
+        for (sum, odds) in odds.iter_mut().enumerate() {
+            let at = |from: Option<usize>| from.and_then(|from| before.get(from)).copied().unwrap_or(0.0);
+            *odds = (at(sum.checked_sub(number)) + at(sum.checked_add(number))) / 2.0;
+        }
+    }
+    odds[(least + most) as usize..].iter().sum()
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

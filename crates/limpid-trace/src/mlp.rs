@@ -7,7 +7,7 @@ use super::attribution::direct_way;
 use super::curve::ActivationCurve;
 use super::ranking::greatest;
 use limpid_core::model::{Component, Module};
-use limpid_core::ops::Op;
+use limpid_core::ops::{Op, Region};
 
 /// A unit whose activation is never larger than this is dead.
 pub const DEAD: f32 = 1e-4;
@@ -89,14 +89,7 @@ pub fn look_at_mlp(
         // a NaN is no sign of death
         alive.iter_mut().zip(row).for_each(|(alive, v)| *alive |= v.is_nan() || v.abs() >= DEAD);
     }
-    // the product that reads the units
-    let inside = network.named("hook_post");
-    let read = trace.model().tensor(&inside).ok_or_else(|| super::unknown(trace.model(), &inside))?.region;
-    let product = |op: &Op| match *op {
-        Op::Linear { x, w, y, .. } if x == read => Some((w, y)),
-        _ => None,
-    };
-    let (weight, wrote) = trace.model().ops().iter().find_map(product).expect("a product reads the units");
+    let (weight, wrote) = reader(trace, block)?;
     let weights = trace.table_rows(weight, 0..weight.rows)?;
     let mut lengths = vec![0.0; d_ff];
     for row in weights.chunks_exact(d_ff) {
@@ -131,4 +124,59 @@ pub fn look_at_mlp(
         dead: alive.iter().filter(|alive| !**alive).count(),
         d_ff,
     })
+}
+
+/// The matrix that reads the units of a block, and what its product writes.
+fn reader(trace: &Trace, block: usize) -> Result<(Region, Region), TraceError> {
+    let units = Module::block(block).part(Component::FeedForward).named("hook_post");
+    let read = trace.model().tensor(&units).ok_or_else(|| super::unknown(trace.model(), &units))?.region;
+    let product = |op: &Op| match *op {
+        Op::Linear { x, w, y, .. } if x == read => Some((w, y)),
+        _ => None,
+    };
+    Ok(trace.model().ops().iter().find_map(product).expect("a product reads the units"))
+}
+
+/// What a unit writes at a row of the batch, as words: the tokens whose logits it raises most, by the direct way to the
+/// head, and those that it lowers most, with how much.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UnitWords {
+    /// The most raised first.
+    pub raised: Vec<(u32, f32)>,
+    /// The most lowered first.
+    pub lowered: Vec<(u32, f32)>,
+}
+
+/// The words of a unit of a block: so many of each kind, none where there is no direct way.
+///
+/// # Errors
+/// As [`look_at_mlp`], and if there is no such unit.
+pub fn unit_words(
+    trace: &Trace,
+    (block, unit): (usize, usize),
+    row: usize,
+    tokens: usize,
+) -> Result<UnitWords, TraceError> {
+    trace.check_rows(&[row])?;
+    let post = trace.stored_row(&Module::block(block).part(Component::FeedForward).named("hook_post"), row)?;
+    let (c, d_ff) = (trace.model().config.d_model, trace.model().config.d_ff);
+    if unit >= d_ff {
+        return Err(TraceError::Batch { what: format!("there is no unit {unit}: an MLP has {d_ff}, counted from 0") });
+    }
+    let (weight, wrote) = reader(trace, block)?;
+    let weights = trace.table_rows(weight, 0..weight.rows)?;
+    let written = (0..c).map(|i| f64::from(post[unit]) * f64::from(weights[i * d_ff + unit])).collect();
+    let way = if trace.model().config.lm_head { direct_way(trace, wrote, vec![written], row)? } else { None };
+    let mut words = UnitWords::default();
+    if let Some(vectors) = way {
+        let vector: Vec<f32> = vectors.into_iter().flatten().map(|v| v as f32).collect();
+        trace.read_by_head(&vector, |_, raised| {
+            let pairs = |values: &[f32]| -> Vec<(u32, f32)> {
+                greatest(values, tokens).into_iter().map(|id| (id as u32, raised[id])).collect()
+            };
+            let lowered: Vec<f32> = raised.iter().map(|v| -v).collect();
+            words = UnitWords { raised: pairs(raised), lowered: pairs(&lowered) };
+        })?;
+    }
+    Ok(words)
 }

@@ -7,7 +7,9 @@
 //! asked for. So it takes memory for T tokens, not for T squared, and opening a block costs what the block costs.
 //! Gradients and masks of dropout need a run of which all is kept.
 
-use super::interventions::{IntervenedRow, InterveningBackend, NumberAction, NumberPlace, PlacedSteps, ResolvedSteps};
+use super::interventions::{
+    IntervenedRow, InterveningBackend, Measures, NumberAction, NumberPlace, PlacedSteps, ResolvedSteps,
+};
 use super::labels::{self, Labels};
 use super::masked::{self, MaskTable};
 use super::reader::Reader;
@@ -77,6 +79,8 @@ pub struct Trace {
     /// What changes the run, and what that is for each sequence.
     steps: Option<Arc<ResolvedSteps>>,
     placed: Vec<PlacedSteps>,
+    /// What steps found in rows that they look at.
+    measures: Measures,
     /// What stands in place of the model's mask.
     mask: Option<MaskTable>,
     /// Of each sequence.
@@ -138,7 +142,9 @@ impl Trace {
         keep: Keep,
     ) -> Result<Trace, TraceError> {
         let length = fits(model, batch, keep)?;
-        let mut backend = InterveningBackend::around(backend, steps.as_ref(), batch)?;
+        let measures = Measures::default();
+        let noted = Some(measures.clone());
+        let mut backend = InterveningBackend::measured(backend, steps.as_ref(), batch, noted)?;
         backend.feed(batch)?;
         match keep {
             Keep::Blocks { .. } => backend.forward(model.program.forward(..model.blocks[0].start))?,
@@ -149,7 +155,7 @@ impl Trace {
             backend.backward(model.back())?;
         }
         let placed = placed(steps.as_deref(), batch);
-        Ok(Trace { placed, steps, ..Trace::of(model, backend, batch, keep, length)? })
+        Ok(Trace { placed, measures, steps, ..Trace::of(model, backend, batch, keep, length)? })
     }
 
     /// Of what has run.
@@ -176,6 +182,7 @@ impl Trace {
             keep,
             steps: None,
             placed: vec![],
+            measures: Measures::default(),
             mask: None,
             length,
             budget: Arc::default(),
@@ -484,12 +491,13 @@ impl Trace {
     /// What steps make of a row of the batch of a tensor that an op writes, if anything.
     pub(super) fn intervened_row(&self, tensor: Region, row: usize) -> Option<IntervenedRow> {
         let (steps, position) = self.steps_at(row)?;
-        steps.of_row(self.writer(tensor), position, tensor.cols)
+        steps.of_row(self.writer(tensor), (position, (&self.measures, row)), tensor.cols)
     }
 
     /// What steps do to a number of what the op `at` writes, in their order, each with its step.
     pub(super) fn changes_of(&self, at: usize, row: usize, number: NumberPlace) -> Vec<(usize, NumberAction)> {
-        self.steps_at(row).map_or(vec![], |(steps, position)| steps.of_number(at, position, number))
+        let place = |position| (position, (&self.measures, row));
+        self.steps_at(row).map_or(vec![], |(steps, position)| steps.of_number(at, place(position), number))
     }
 
     /// That rows of the batch are there.

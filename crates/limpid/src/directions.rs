@@ -5,9 +5,10 @@ use crate::Lm;
 use crate::checkpoint::{ControlVector, NamedArray, write_arrays, write_text};
 pub use crate::error::DirectionError;
 use crate::error::{Error, Result};
+use crate::generate::{Options, Sampler};
 use crate::model::{Mode, Model};
 use crate::trace::Keep;
-use crate::trace::directions::{DirectionMethod, FoundDirection};
+use crate::trace::directions::{DirectionMethod, FoundDirection, Separation};
 use crate::trace::interventions::{Direction, InterventionError, Interventions, Numbers, Step, StepSite, position_in};
 use limpid_base::plural::plural;
 use std::path::Path;
@@ -51,6 +52,8 @@ pub struct DirectionQuestion {
     pub method: DirectionMethod,
     /// The fraction of the pairs, the last ones, that it is tested on and not made from.
     pub held_out: f64,
+    /// More pairs that it is tested on.
+    pub test_pairs: Vec<[Vec<u32>; 2]>,
 }
 
 impl DirectionQuestion {
@@ -65,6 +68,7 @@ impl DirectionQuestion {
             position: DirectionPosition::At(-1),
             method: DirectionMethod::Mean,
             held_out: 0.0,
+            test_pairs: vec![],
         }
     }
 
@@ -98,8 +102,25 @@ pub struct LayerDirection {
     pub norm: f64,
     /// Which part of the pairs' differences, squared, lies along it.
     pub share: f64,
-    /// Which part of the prompts that were held out it tells apart; 0.5 is chance.
-    pub accuracy: Option<f64>,
+    /// Where the prompts are told apart: their numbers, times the vector divided by its length, are greater in positive
+    /// prompts. A step's `when` can have it as `above`.
+    pub threshold: f64,
+    /// How well it tells pairs of prompts apart that it was not made from, if there are any.
+    pub separation: Option<Separation>,
+}
+
+/// The strengths at which [`Lm::direction_effects`] adds a direction.
+pub const STRENGTHS: [f32; 3] = [0.5, 1.0, 2.0];
+
+/// What a model writes with a direction added, or projected out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DirectionEffect {
+    /// What was done: `as it is`, `by 0.5`, `projected out`.
+    pub name: String,
+    /// The steps that do it; none for the model as it is.
+    pub steps: Option<Interventions>,
+    /// The text after the prompt.
+    pub text: String,
 }
 
 /// The directions of some layers.
@@ -139,7 +160,7 @@ impl Lm {
         let named = Model::new(self.config(), Mode::Inspect { batch: 1, context: 1 })?;
         let sites = sites(&named, question)?;
         let mut rows: Vec<[Vec<Vec<f64>>; 2]> = vec![Default::default(); sites.len()];
-        for pair in &question.pairs {
+        for pair in question.pairs.iter().chain(&question.test_pairs) {
             for (side, ids) in pair.iter().enumerate() {
                 let run = self.trace_ids(ids, Keep::default())?;
                 for ((_, site, shown), rows) in sites.iter().zip(&mut rows) {
@@ -156,8 +177,10 @@ impl Lm {
         let found = sites.into_iter().zip(rows).map(|((layer, site, _), [positive, negative])| {
             let found = FoundDirection::new(question.method, &positive[..made], &negative[..made]);
             let vector = found.vector.iter().map(|v| *v as f32).collect();
-            let accuracy = (held_out > 0).then(|| found.accuracy(&positive[made..], &negative[made..]));
-            LayerDirection { layer, site: site.name, vector, norm: found.norm(), share: found.share, accuracy }
+            let tested = positive.len() > made;
+            let separation = tested.then(|| found.separation(&positive[made..], &negative[made..]));
+            let (norm, share, threshold) = (found.norm(), found.share, found.threshold);
+            LayerDirection { layer, site: site.name, vector, norm, share, threshold, separation }
         });
         let layers: Vec<LayerDirection> = found.collect();
         if layers.iter().all(|layer| layer.norm == 0.0) {
@@ -166,7 +189,36 @@ impl Lm {
         let hint = self.checkpoint().and_then(|files| files.metadata.str("general.architecture").ok());
         let model_hint = hint.unwrap_or("limpid").to_string();
         let (heads, units) = (question.heads.clone(), question.units.clone());
+        let held_out = held_out + question.test_pairs.len();
         Ok(Directions { layers, pairs: made, held_out, heads, units, model_hint })
+    }
+
+    /// What the model writes after a prompt: as it is, with a layer's direction added at [`STRENGTHS`], and with the
+    /// direction projected out; each time the likeliest token.
+    ///
+    /// # Errors
+    /// If the prompt is empty or too long, or the model generates no text.
+    pub fn direction_effects(
+        &self,
+        found: &Directions,
+        layer: &LayerDirection,
+        prompt: &[u32],
+        max_tokens: usize,
+    ) -> Result<Vec<DirectionEffect>> {
+        let options = Options { max_tokens, sampler: Sampler::GREEDY, ..Options::default() };
+        let vector = || layer.vector.clone();
+        let added = STRENGTHS.map(|by| (format!("by {by}"), Some(found.step(layer, vector()).by(by))));
+        let (head, unit) = (found.heads.clone().map(Numbers::from), found.units.clone().map(Numbers::from));
+        let out = Step { head, unit, ..Step::project_out(&layer.site, vector()) };
+        let all = [("as it is".to_string(), None)].into_iter().chain(added);
+        let all = all.chain([("projected out".to_string(), Some(out))]);
+        let effect = |(name, step): (String, Option<Step>)| {
+            let steps = step.map(|step| Interventions::new([step]));
+            let changed = steps.as_ref().map(|steps| self.intervene(steps)).transpose()?;
+            let text = changed.as_ref().unwrap_or(self).generate_events(prompt, &options, &mut |_| true)?.text;
+            Ok(DirectionEffect { name, steps, text })
+        };
+        all.map(effect).collect()
     }
 }
 
@@ -253,6 +305,20 @@ impl Directions {
     /// Those that are not zero.
     fn given(&self) -> impl Iterator<Item = &LayerDirection> {
         self.layers.iter().filter(|layer| layer.norm > 0.0)
+    }
+
+    /// The layer to steer in first: of those that have a direction the one that tells pairs apart best, the one nearest
+    /// to the middle among equals.
+    pub fn best(&self) -> Option<&LayerDirection> {
+        let given: Vec<&LayerDirection> = self.given().collect();
+        let accuracy = |one: &LayerDirection| one.separation.map_or(0.5, |found| found.accuracy);
+        let from_middle = |n: usize| std::cmp::Reverse((2 * n).abs_diff(given.len() & !1));
+        let order = |n: &usize| (accuracy(given[*n]), from_middle(*n));
+        let best = (0..given.len()).max_by(|a, b| {
+            let ((a, near), (b, nearer)) = (order(a), order(b));
+            a.total_cmp(&b).then(near.cmp(&nearer))
+        });
+        best.map(|n| given[n])
     }
 
     /// A step that adds a layer's direction, which it takes from `add`.

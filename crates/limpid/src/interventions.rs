@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::generate::{DecodeError, GenerateError};
 use crate::model::{Mode, Model};
 use crate::trace::interventions::{
-    Action, ColumnAction, Direction, InterventionError, Interventions, Numbers, Positions, ResolvedStep, ResolvedSteps,
-    Source, SourceText, Step, StepPositions, StepSite, WeightAction, position_in,
+    Action, ColumnAction, Condition, Direction, InterventionError, Interventions, Numbers, Positions, ResolvedStep,
+    ResolvedSteps, Source, SourceText, Step, StepCondition, StepPositions, StepSite, WeightAction, position_in,
+    unit_vector,
 };
 use crate::trace::{Keep, Trace};
 use crate::trace::{NamedTensor, TraceError};
@@ -121,12 +122,14 @@ impl Resolver {
                 let steps = vectors.into_iter().map(|(layer, vector)| {
                     let site = StepSite::find(&self.named, &format!("blocks.{layer}.hook_resid_post"), number)?;
                     let action = ColumnAction::Add(vector.iter().map(|v| v * by).collect());
-                    Ok(site.step(&site.shown(None, None)?, positions.clone(), action)?)
+                    let shown = site.shown(None, None)?;
+                    let resolved = site.step(&shown, positions.clone(), action)?;
+                    self.conditional(Asked { number, step, site: &site }, &shown, resolved)
                 });
                 return steps.collect();
             }
             Action::Zero { site } | Action::Mean { site, .. } | Action::Patch { site, .. } => site,
-            Action::Scale { site, .. } | Action::Steer { site, .. } => site,
+            Action::Scale { site, .. } | Action::Steer { site, .. } | Action::ProjectOut { site, .. } => site,
             Action::Set { site, .. } | Action::SetRow { site, .. } => site,
         };
         let site = StepSite::find(&self.named, name, number)?;
@@ -134,11 +137,48 @@ impl Resolver {
         let heads = step.head.as_ref().map(Numbers::places);
         if site.is_pattern() {
             let action = self.weights(asked)?;
-            return Ok(vec![site.weights_step(heads.as_deref(), positions, action)?]);
+            let resolved = site.weights_step(heads.as_deref(), positions, action)?;
+            return Ok(vec![self.conditional(asked, &[], resolved)?]);
         }
         let shown = site.shown(heads.as_deref(), step.unit.as_ref().map(Numbers::places).as_deref())?;
         let action = self.columns(asked, &shown, &positions)?;
-        Ok(vec![site.step(&shown, positions, action)?])
+        let resolved = site.step(&shown, positions, action)?;
+        Ok(vec![self.conditional(asked, &shown, resolved)?])
+    }
+
+    /// The same where the step's condition holds, if it has one.
+    fn conditional(&mut self, asked: Asked, shown: &[usize], resolved: ResolvedStep) -> Result<ResolvedStep> {
+        let (probe, than, above) = match &asked.step.when {
+            None => return Ok(resolved),
+            Some(Condition::Token { token }) => {
+                let ids = token.iter().map(|text| match self.lm.tokenizer()?.encode(text)?[..] {
+                    [id] => Ok(id),
+                    ref ids => asked.wrong(format!(
+                        "`when` names one token at a time, and {text:?} is {}: give one of these, or `pos`",
+                        ids.len()
+                    )),
+                });
+                return Ok(resolved.when(StepCondition::Token(ids.collect::<Result<_>>()?))?);
+            }
+            Some(Condition::Above { probe, above }) => (probe, *above, true),
+            Some(Condition::Below { probe, below }) => (probe, *below, false),
+        };
+        if asked.site.is_pattern() {
+            return asked.wrong(format!("`{}` has no columns for a probe: leave `when` out", asked.site.name));
+        }
+        let unit = self.unit(asked, "probe", probe, shown)?;
+        let threshold = f64::from(asked.site.unstretched([than])[0]);
+        Ok(resolved.when(StepCondition::Probe { unit, threshold, above })?)
+    }
+
+    /// A direction of length 1.
+    fn unit(&mut self, asked: Asked, key: &str, direction: &Direction, shown: &[usize]) -> Result<Arc<[f64]>> {
+        let vector = self.direction(asked, direction, shown)?;
+        if vector.len() != shown.len() {
+            let (name, wide) = (&asked.site.name, shown.len());
+            return asked.wrong(format!("`{name}` has {wide} numbers here and `{key}` has {}", vector.len()));
+        }
+        unit_vector(&vector).map_or_else(|| asked.wrong(format!("`{key}` is zero, which has no direction")), Ok)
     }
 
     /// What becomes of columns of an op's output.
@@ -160,6 +200,10 @@ impl Resolver {
             Action::Steer { by, add, .. } => {
                 let vector = self.direction(asked, add, shown)?;
                 ColumnAction::Add(vector.into_iter().map(|v| v * by).collect())
+            }
+            Action::ProjectOut { direction, keep_norm, .. } => {
+                let unit = self.unit(asked, "direction", direction, shown)?;
+                ColumnAction::ProjectOut { unit, keep_norm: *keep_norm }
             }
             Action::Patch { from, from_pos: None, .. } => ColumnAction::SetFrom(self.rows(asked, from, shown)?.into()),
             Action::Patch { from, from_pos: Some(sources), .. } => {

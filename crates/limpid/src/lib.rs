@@ -83,6 +83,7 @@ pub mod timelapse;
 mod token_name;
 pub mod trace;
 mod training;
+pub mod unit_places;
 
 pub use device::{Device, DeviceName};
 pub use error::Error;

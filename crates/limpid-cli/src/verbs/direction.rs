@@ -7,7 +7,8 @@ use crate::show::{self, plural};
 use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
-use limpid::directions::{DirectionPosition, DirectionQuestion, Directions, LayerDirection};
+use limpid::config::Mask;
+use limpid::directions::{DirectionEffect, DirectionPosition, DirectionQuestion, Directions, LayerDirection};
 use limpid::trace::directions::DirectionMethod;
 use limpid::trace::interventions::Direction;
 use limpid::{Interventions, Step};
@@ -20,8 +21,8 @@ use std::path::{Path, PathBuf};
 ///
 /// The prompts are pairs: the first positive with the first negative one, and so on. A direction's length is how far
 /// the two prompts of a pair are apart along it, so {"by": 1} moves a run by one such distance. The table also says
-/// which share of the pairs' differences (their squares) lies along it, and, with --held-out, which part of the prompts
-/// that it was not made from it tells apart.
+/// which share of the pairs' differences (their squares) lies along it, and which part of the prompts that it was not
+/// made from it tells apart. Below the table stands what the model writes with and without the direction.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -57,10 +58,22 @@ pub struct Args {
     /// (the weights of a logistic regression)
     #[arg(long, value_name = "NAME", default_value = "mean", value_parser = str::parse::<DirectionMethod>)]
     method: DirectionMethod,
-    /// The fraction of the pairs, the last ones, that the direction is tested on and not made from [default: 0.25 for
-    /// probe, else 0]
+    /// The fraction of the pairs, the last ones, that the direction is tested on and not made from [default: 0.25 of
+    /// four pairs or more, and for probe; 0 with --test-positive]
     #[arg(long, value_name = "FRACTION")]
     held_out: Option<f64>,
+    /// A positive prompt to test the direction on (repeatable); @FILE: each line is a prompt
+    #[arg(long, value_name = "TEXT", requires = "test_negative")]
+    test_positive: Vec<String>,
+    /// A negative prompt to test it on, the other of the pair
+    #[arg(long, value_name = "TEXT", requires = "test_positive")]
+    test_negative: Vec<String>,
+    /// What the model continues, with and without the direction [default: the first negative prompt]
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Tokens that it writes each time; 0: none
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    write: usize,
     /// Write the directions into FILE.gguf (a control vector, as llama.cpp reads it), FILE.safetensors or FILE.json
     /// (steps for --intervene)
     #[arg(long, value_name = "FILE")]
@@ -98,37 +111,68 @@ pub fn run(mut args: Args) -> Result<()> {
         }
     }
     let checkpoint = args.weights.open(!args.machine.no_verify)?;
-    let [positive, negative] = [("--positive", &args.positive), ("--negative", &args.negative)]
-        .map(|(flag, given)| prompts(&checkpoint, (flag, given)));
-    let ([positive, negative], first) = {
-        let (positive, negative) = (positive?, negative?);
-        let first = negative.first().map(|(text, _)| text.clone()).unwrap_or_default();
-        ([positive, negative].map(|side| side.into_iter().map(|(_, ids)| ids).collect::<Vec<_>>()), first)
+    let (pairs, first) = pairs_of(&checkpoint, [("--positive", &args.positive), ("--negative", &args.negative)])?;
+    let tests = [("--test-positive", &args.test_positive), ("--test-negative", &args.test_negative)];
+    let (test_pairs, _) = pairs_of(&checkpoint, tests)?;
+    let (prompt, continued) = match &args.prompt {
+        Some(text) => (text.clone(), prompt_ids(&checkpoint, text).context("--prompt")?),
+        None => (first, pairs.first().map_or(vec![], |pair| pair[1].clone())),
     };
-    if positive.len() != negative.len() {
-        let (positive, negative) = (positive.len(), negative.len());
-        bail!(Usage(format!("--positive has {} and --negative {negative}: give pairs", plural(positive, "prompt"))));
-    }
     let all = |numbers: &[Vec<usize>]| (!numbers.is_empty()).then(|| numbers.concat());
-    let usual = if args.method == DirectionMethod::Probe { 0.25 } else { 0.0 };
+    let tested = test_pairs.is_empty() && (args.method == DirectionMethod::Probe || pairs.len() >= 4);
     let question = DirectionQuestion {
-        pairs: positive.into_iter().zip(negative).map(|(a, b)| [a, b]).collect(),
+        pairs,
+        test_pairs,
         site: args.site.clone(),
         layers: all(&args.layers),
         heads: all(&args.head),
         units: all(&args.unit),
         position: args.position,
         method: args.method,
-        held_out: args.held_out.unwrap_or(usual),
+        held_out: args.held_out.unwrap_or(if tested { 0.25 } else { 0.0 }),
     };
-    let found = sharing(checkpoint, &args.machine)?.directions(&question)?;
+    let lm = sharing(checkpoint, &args.machine)?;
+    let found = lm.directions(&question)?;
     if let Some(out) = &args.out {
         found.save(out)?;
     }
+    let writes = args.write > 0 && lm.config().lm_head && lm.config().mask == Mask::Causal;
+    let best = found.best().filter(|_| writes);
+    let effects =
+        best.map(|layer| Ok::<_, limpid::Error>((layer, lm.direction_effects(&found, layer, &continued, args.write)?)));
+    let effects = effects.transpose()?;
     if args.json {
-        return show::json(&as_json(&args, &found));
+        let mut all = as_json(&args, &found);
+        if let Some((layer, effects)) = &effects {
+            let effect = |one: &DirectionEffect| json!({ "name": one.name, "steps": one.steps, "text": one.text });
+            all["best"] = layer.layer.into();
+            all["prompt"] = prompt.into();
+            all["effects"] = effects.iter().map(effect).collect();
+        }
+        return show::json(&all);
     }
-    show::out(&format!("{}\n\n{}\n{}", about(&args, &found), table(&found), after(&args, &found, &first)?))
+    let shown = effects.map_or(String::new(), |(layer, effects)| texts(layer.layer, &prompt, &effects));
+    show::out(&format!("{}\n\n{}\n{shown}{}", about(&args, &found), table(&found), after(&args, &found, &prompt)?))
+}
+
+/// What the model writes after the prompt, line by line.
+fn texts(layer: usize, prompt: &str, effects: &[DirectionEffect]) -> String {
+    let rows: Vec<Vec<String>> = effects.iter().map(|one| vec![one.name.clone(), format!("{:?}", one.text)]).collect();
+    let about = format!("What the model writes after {prompt:?}, with the direction of layer {layer}:");
+    format!("{}\n\n{}\n", show::sentence(&about), show::columns(&["", "text"], &rows))
+}
+
+/// Pairs of prompts, and the first negative one as a text.
+fn pairs_of(checkpoint: &Checkpoint, sides: [(&str, &Vec<String>); 2]) -> Result<(Vec<[Vec<u32>; 2]>, String)> {
+    let names = sides.map(|(flag, _)| flag);
+    let [positive, negative] = sides.map(|(flag, given)| prompts(checkpoint, (flag, given)));
+    let (positive, negative) = (positive?, negative?);
+    if positive.len() != negative.len() {
+        let ([one, other], negative) = (names, negative.len());
+        bail!(Usage(format!("{one} has {} and {other} {negative}: give pairs", plural(positive.len(), "prompt"))));
+    }
+    let first = negative.first().map(|(text, _)| text.clone()).unwrap_or_default();
+    Ok((positive.into_iter().zip(negative).map(|((_, a), (_, b))| [a, b]).collect(), first))
 }
 
 /// The prompts of a flag and their tokens.
@@ -167,8 +211,8 @@ fn about(args: &Args, found: &Directions) -> String {
         DirectionPosition::Mean => "in the mean over all positions".to_string(),
     };
     let tested = match found.held_out {
-        0 => String::new(),
-        others => format!("; tested on {others} others, where chance is 50 %"),
+        0 => "; not tested on other pairs: give four or more, or --test-positive and --test-negative".into(),
+        others => format!("; tested on {}, where chance is 50 %", plural(others, "other")),
     };
     let whole = format!("{how} of {}, {} {at}{tested}.", plural(found.pairs, "pair"), args.site);
     limpid::draw::view::wrap(&whole, 0, show::table_width()).trim_end().to_string()
@@ -178,11 +222,12 @@ fn table(found: &Directions) -> String {
     let row = |layer: &LayerDirection| {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let mut row = vec![layer.layer.to_string(), format!("{:.4}", layer.norm), percent(layer.share)];
-        row.extend(layer.accuracy.map(percent));
+        let tested = layer.separation.iter();
+        row.extend(tested.flat_map(|told| [percent(told.accuracy), format!("{:.3}", told.by_chance)]));
         row
     };
     let mut headers = vec!["layer", "length", "share"];
-    headers.extend((found.held_out > 0).then_some("told apart"));
+    headers.extend(["told apart", "by chance"].into_iter().filter(|_| found.held_out > 0));
     show::columns(&headers, &found.layers.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -214,16 +259,16 @@ fn left_out(found: &Directions, out: &Path) -> bool {
     out.extension().is_some_and(|end| end == "gguf") && found.layers.iter().any(|one| one.layer == 0 && one.norm > 0.0)
 }
 
-/// The steps that use a file: in one layer, in the middle. None if the file is a list of steps.
+/// The steps that use a file: in one layer, the best one. None if the file is a list of steps.
 fn steps(found: &Directions, out: &Path) -> Option<Interventions> {
     let lacks = left_out(found, out);
-    let given = found.layers.iter().filter(|one| one.norm > 0.0 && !(lacks && one.layer == 0));
-    let written: Vec<&LayerDirection> = given.collect();
-    let middle = written[written.len() / 2];
+    let layers = found.layers.iter().filter(|one| !(lacks && one.layer == 0)).cloned().collect();
+    let written = Directions { layers, ..found.clone() };
+    let best = written.best()?;
     match out.extension()?.to_str()? {
-        "gguf" => Some(Interventions::new([Step::control_vector(out.to_path_buf()).layer(middle.layer)])),
+        "gguf" => Some(Interventions::new([Step::control_vector(out.to_path_buf()).layer(best.layer)])),
         "safetensors" => {
-            Some(Interventions::new([found.step(middle, Direction::File { file: out.into(), tensor: None })]))
+            Some(Interventions::new([found.step(best, Direction::File { file: out.into(), tensor: None })]))
         }
         _ => None,
     }
@@ -232,10 +277,12 @@ fn steps(found: &Directions, out: &Path) -> Option<Interventions> {
 fn as_json(args: &Args, found: &Directions) -> Value {
     let layer = |one: &LayerDirection| {
         let mut layer = json!({
-            "layer": one.layer, "site": one.site, "norm": one.norm, "share": one.share, "vector": one.vector
+            "layer": one.layer, "site": one.site, "norm": one.norm, "share": one.share,
+            "threshold": one.threshold, "vector": one.vector
         });
-        if let Some(accuracy) = one.accuracy {
-            layer["accuracy"] = accuracy.into();
+        if let Some(told) = one.separation {
+            layer["accuracy"] = told.accuracy.into();
+            layer["by_chance"] = told.by_chance.into();
         }
         layer
     };

@@ -6,6 +6,7 @@ mod changes;
 mod print;
 mod ready;
 mod slopes;
+mod unit;
 mod why;
 
 #[cfg(feature = "serve")]
@@ -202,6 +203,15 @@ pub struct Args {
     /// part of each step]
     #[arg(long, value_name = "STEPS", requires = "why", value_delimiter = ',', value_parser = str::parse::<Hop>)]
     via: Option<Vec<Hop>>,
+    /// Print what this unit of an MLP responds to in a text, and what it writes there: L0U63 is unit 63 of layer 0. The
+    /// text is that of --data, else the built-in stories that no training has seen
+    #[arg(
+        long, value_name = "UNIT", value_parser = unit::named,
+        conflicts_with_all = ["preset", "prompt", "tokens", "tensor", "plot", "diagram", "save", "table", "params",
+        "listing", "backward", "next", "masks", "similar", "why", "answer", "intervene", "initial", "mask_file",
+        "segments"]
+    )]
+    unit: Option<(usize, usize)>,
     /// Print the tokens whose embeddings are nearest to this one's: its text, or its id if no token has that text
     #[arg(long, value_name = "TOKEN")]
     similar: Option<String>,
@@ -275,6 +285,9 @@ pub fn run(mut args: Args) -> Result<()> {
         return pictures(&args, &outs, vec![], diagrams);
     }
     check_changes(&args)?;
+    if let (Some(unit), Some(dir)) = (args.unit, &args.model) {
+        return unit::print(&args, open(&args, dir)?, unit);
+    }
     #[cfg(feature = "serve")]
     if let Some(done) = elsewhere(&args)? {
         return Ok(done);

@@ -21,10 +21,24 @@ const SIDES: &str = "--positive @happy.txt --negative @sad.txt";
 fn directions_are_shown_kept_and_used() {
     let f = trained("direction");
     for (more, says) in [
-        ("", &["Difference of means of 4 pairs, resid_post at the last token.", "layer  length   share"][..]),
+        (
+            "",
+            &[
+                "Difference of means of 3 pairs, resid_post at the last token; tested on 1 other",
+                "layer  length   share",
+            ][..],
+        ),
         ("--method pca --position mean", &["First principal component", "in the mean over all positions"]),
-        ("--method probe --site mlp_out --layer 1..3", &["Linear probe of 3 pairs", "tested on 1 other", "told apart"]),
+        ("--method probe --site mlp_out --layer 1..3", &["Linear probe of 3 pairs", "told apart", "by chance"]),
         ("--site z --head 0,2..4 --layer 2 --position 1", &["z at position 1"]),
+        (
+            "--held-out 0",
+            &["of 4 pairs", "not tested on other pairs", "\"The girl was sad\", with the direction of layer 2:"],
+        ),
+        (
+            "--test-positive 'A happy fox' --test-negative 'A sad fox' --prompt 'A fox' --write 3",
+            &["of 4 pairs", "tested on 1 other", "after \"A fox\"", "as it is", "by 0.5", "by 2", "projected out"],
+        ),
     ] {
         let shown = f.ok(&format!("direction m {SIDES} {more}"));
         for says in says {
@@ -66,13 +80,16 @@ fn directions_are_shown_kept_and_used() {
     }
     let found = f.json(&format!("direction m {SIDES} --method probe --held-out 0.5 --out j.gguf --json"));
     assert_eq!((&found["pairs"], &found["held_out"], &found["chance"]), (&2.into(), &2.into(), &0.5.into()));
+    let effects = found["effects"].as_array().unwrap();
+    assert_eq!((effects.len(), &effects[0]["steps"], &found["prompt"]), (5, &Value::Null, &"The girl was sad".into()));
     let layers = found["layers"].as_array().unwrap();
     assert_eq!((layers.len(), &found["left_out"]), (4, &serde_json::json!([0])));
     for layer in layers {
         let vector: Vec<f64> = serde_json::from_value(layer["vector"].clone()).unwrap();
         let length = vector.iter().map(|v| v * v).sum::<f64>().sqrt();
         assert!((length - layer["norm"].as_f64().unwrap()).abs() < 1e-5 * length, "{length}");
-        assert!((0.0..=1.0).contains(&layer["accuracy"].as_f64().unwrap()));
+        let (told, chance) = (layer["accuracy"].as_f64().unwrap(), layer["by_chance"].as_f64().unwrap());
+        assert!((0.0..=1.0).contains(&told) && (0.0..=1.0).contains(&chance) && layer["threshold"].is_f64());
     }
     // the same bytes again; a receipt holds the numbers, so the file may go
     let before = f.bytes("j.gguf");
@@ -113,6 +130,12 @@ fn what_has_no_direction_is_refused() {
     refuses(1, &format!("{SIDES} --site attn.hook_pattern"), &["take `blocks.0.attn.hook_z`"]);
     refuses(1, &format!("{SIDES} --head 1"), &["is not divided into heads"]);
     refuses(1, &format!("{SIDES} --position 99"), &["there is no position 99"]);
+    refuses(2, &format!("{SIDES} --test-positive a"), &["--test-negative"]);
+    refuses(
+        2,
+        &format!("{SIDES} --test-positive a --test-positive b --test-negative c"),
+        &["--test-positive has 2 prompts and --test-negative 1: give pairs"],
+    );
     refuses(1, &format!("{SIDES} --held-out 1"), &["less than 1, found 1"]);
     refuses(1, &format!("{SIDES} --held-out 0.9"), &["a direction needs at least two pairs"]);
     refuses(1, &format!("{SIDES} --site z --out d.gguf"), &["a control vector is added to resid_post"]);

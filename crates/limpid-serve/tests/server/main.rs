@@ -14,4 +14,5 @@ mod sockets;
 mod sweeps;
 mod timelapse;
 mod tokens;
+mod units;
 mod work;

@@ -5,6 +5,7 @@
 //! where the weights p come from a [`Sheet`]: weights that stay the same change no bit. As weights are computed before
 //! what a head reads with them, those of an op change first, whatever the order of the list, all of a query together.
 
+use super::measures::{Measure, Measures, project_out};
 use super::{ColumnAction, InterventionError, PlacedSteps, ResolvedSteps, Rows, WeightAction};
 use crate::NamedTensor;
 use crate::sheet::{AttentionHead, Sheet};
@@ -47,8 +48,10 @@ enum Scope {
 pub struct InterveningBackend {
     inner: Box<dyn Backend>,
     scope: Scope,
-    /// Rows of the batch, and its seed.
-    rows: usize,
+    /// What steps that look at rows found in them, for whoever explains the run.
+    measures: Option<Measures>,
+    /// Tokens of the batch, and its seed.
+    tokens: Vec<u32>,
     seed: Option<u64>,
     /// The sequences of the batch that are changed.
     active: Vec<(u32, Span, Arc<PlacedSteps>)>,
@@ -63,7 +66,15 @@ impl InterveningBackend {
     }
 
     fn scoped(inner: Box<dyn Backend>, scope: Scope) -> InterveningBackend {
-        InterveningBackend { inner, scope, rows: 0, seed: None, active: vec![], held: HashMap::new() }
+        InterveningBackend {
+            inner,
+            scope,
+            measures: None,
+            tokens: vec![],
+            seed: None,
+            active: vec![],
+            held: HashMap::new(),
+        }
     }
 
     /// A backend around another one without a KV cache, for a batch whose sequences are all to be changed; that one
@@ -76,11 +87,22 @@ impl InterveningBackend {
         steps: Option<&Arc<ResolvedSteps>>,
         batch: &Batch,
     ) -> Result<Box<dyn Backend>, InterventionError> {
+        InterveningBackend::measured(inner, steps, batch, None)
+    }
+
+    /// The same, with a list for what steps find in the rows of the batch.
+    pub(crate) fn measured(
+        inner: Box<dyn Backend>,
+        steps: Option<&Arc<ResolvedSteps>>,
+        batch: &Batch,
+        measures: Option<Measures>,
+    ) -> Result<Box<dyn Backend>, InterventionError> {
         let Some(steps) = steps else { return Ok(inner) };
         for span in &batch.spans {
             steps.on(&batch.tokens[span.row..span.row + span.rows], span.rows)?;
         }
-        Ok(Box::new(InterveningBackend::every(inner, steps.clone())))
+        let every = InterveningBackend::every(inner, steps.clone());
+        Ok(Box::new(InterveningBackend { measures, ..every }))
     }
 
     /// A backend around another one without a KV cache that changes every sequence, as far as its tokens have what a
@@ -103,7 +125,7 @@ impl InterveningBackend {
 
     /// Changes what an op has written.
     fn apply(&mut self, at: usize, op: &Op) -> BackendResult<()> {
-        let whole = |region: Region| Region { rows: self.rows, ..region };
+        let whole = |region: Region| Region { rows: self.tokens.len(), ..region };
         let weighed = |steps: &PlacedSteps| steps.weights(at).next().is_some();
         let attention = match *op {
             Op::Attend { qkv, lse, .. } if self.active.iter().any(|(_, _, steps)| weighed(steps)) => {
@@ -151,10 +173,15 @@ impl InterveningBackend {
                     }
                 }
             }
-            for placed in steps.of_op(at) {
+            for (nth, placed) in steps.of_op(at).iter().enumerate() {
                 for position in placed.rows.within(span.past..span.past + span.rows) {
-                    if let Some((columns, change, place)) = placed.columns(position) {
-                        change.apply(place, columns, &mut values[row_of(position) * cols..][..cols]);
+                    let Some((columns, change, place)) = placed.columns(position) else { continue };
+                    let n = row_of(position);
+                    let row = &mut values[n * cols..][..cols];
+                    let holds = placed.holds(self.tokens[n], columns, row);
+                    let found = holds.then(|| change.apply(place, columns, row));
+                    if let Some(measures) = self.measures.as_ref().filter(|_| placed.looks()) {
+                        measures.note((at, n, nth), found);
                     }
                 }
             }
@@ -224,15 +251,19 @@ fn weigh(of: &AttentionHead, [weights, changed]: [&[f32]; 2], (dropped, out): (&
 
 impl ColumnAction {
     /// Changes columns of a row; `place` is that of the row among several.
-    fn apply(&self, place: usize, columns: &[usize], row: &mut [f32]) {
+    fn apply(&self, place: usize, columns: &[usize], row: &mut [f32]) -> Measure {
+        if let ColumnAction::ProjectOut { unit, keep_norm } = self {
+            return project_out(unit, *keep_norm, columns, row);
+        }
         for (n, at) in columns.iter().enumerate() {
-            let number = self.number(place, n);
+            let number = self.number(place, n, Measure::default());
             match self {
                 ColumnAction::Scale(_) => row[*at] *= number,
                 ColumnAction::Add(_) => row[*at] += number,
                 _ => row[*at] = number,
             }
         }
+        Measure::default()
     }
 }
 
@@ -268,7 +299,8 @@ impl Wrapper for InterveningBackend {
         &mut *self.inner
     }
     fn feed(&mut self, batch: &Batch) -> BackendResult<()> {
-        (self.rows, self.seed, self.active) = (batch.tokens.len(), batch.seed, vec![]);
+        (self.seed, self.active) = (batch.seed, vec![]);
+        self.tokens.clone_from(&batch.tokens);
         let spans = batch.spans.iter().enumerate();
         match &mut self.scope {
             Scope::Every(steps, effective) => {

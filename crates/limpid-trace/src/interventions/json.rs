@@ -2,7 +2,8 @@
 
 use super::steps::{KINDS, MOST_NUMBERS, foreign};
 use super::{
-    Action, Direction, InterventionError, Interventions, LayerVectors, Numbers, Positions, Source, SourceText, Step,
+    Action, Condition, Direction, InterventionError, Interventions, LayerVectors, Numbers, Positions, Source,
+    SourceText, Step,
 };
 use limpid_base::nearest::nearest;
 use serde_json::{Map, Value};
@@ -105,7 +106,7 @@ impl<'a> Fields<'a> {
 
     fn step(&self) -> Read<Step> {
         let (head, unit, pos) = (self.places("head")?, self.places("unit")?, self.positions()?);
-        Ok(Step { action: self.action()?, head, unit, pos })
+        Ok(Step { action: self.action()?, head, unit, pos, when: self.condition()? })
     }
 
     fn action(&self) -> Read<Action> {
@@ -130,7 +131,15 @@ impl<'a> Fields<'a> {
             "scale" => {
                 Action::Scale { site: site()?, by: self.needed("by", FINITE, finite)?, key: self.places("key")? }
             }
-            "steer" => Action::Steer { site: site()?, by: self.by()?, add: self.direction()? },
+            "steer" => Action::Steer { site: site()?, by: self.by()?, add: self.needed("add", DIRECTION, direction)? },
+            "project_out" => {
+                let keep_norm = self.optional("keep_norm", "true or false", Value::as_bool)?.unwrap_or(false);
+                Action::ProjectOut {
+                    site: site()?,
+                    direction: self.needed("direction", DIRECTION, direction)?,
+                    keep_norm,
+                }
+            }
             "set" => match (self.given.get("value"), self.given.get("row")) {
                 (Some(_), None) => {
                     let value = self.needed("value", "a finite number or a list of them", floats)?;
@@ -197,24 +206,24 @@ impl<'a> Fields<'a> {
         Ok(Source { text, steps })
     }
 
-    fn direction(&self) -> Read<Direction> {
-        let expected = "{\"vector\": [numbers]}, {\"file\": \"NAME.gguf\"} or {\"difference\": [\"one prompt\", \
-                        \"another\"], \"pos\": -1}";
-        let text = |value: &Value| value.as_str().map(String::from);
-        self.needed("add", expected, |add| {
-            let object = add.as_object()?;
-            let has_only = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
-            if let Some(file) = object.get("file").filter(|_| has_only(&["file", "tensor"])) {
-                let tensor = object.get("tensor").map(|tensor| text(tensor).ok_or(())).transpose().ok()?;
-                return Some(Direction::File { file: file.as_str()?.into(), tensor });
+    fn condition(&self) -> Read<Option<Condition>> {
+        let expected = "{\"token\": \" word\"} or a list of words, or {\"probe\": {\"vector\": [numbers]}, \
+                        \"above\": 0.5}, or \"below\"";
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(String::from);
+        self.optional("when", expected, |value| {
+            let object = value.as_object()?;
+            if let Some(token) = object.get("token").filter(|_| object.len() == 1) {
+                let token = match token.as_array() {
+                    Some(list) if !list.is_empty() => list.iter().map(text).collect::<Option<_>>()?,
+                    _ => vec![text(token)?],
+                };
+                return Some(Condition::Token { token });
             }
-            if let Some(vector) = object.get("vector").filter(|_| has_only(&["vector"])) {
-                return Some(Direction::Vector { vector: floats(vector)? });
+            let probe = direction(object.get("probe").filter(|_| object.len() == 2)?)?;
+            match (object.get("above"), object.get("below")) {
+                (Some(above), _) => Some(Condition::Above { probe, above: finite(above)? }),
+                (_, below) => Some(Condition::Below { probe, below: finite(below?)? }),
             }
-            let pair = object.get("difference").filter(|_| has_only(&["difference", "pos"]))?.as_array()?;
-            let [first, second] = &pair[..] else { return None };
-            let pos = object.get("pos").map(|pos| pos.as_i64().ok_or(())).transpose().ok()?;
-            Some(Direction::Difference { difference: [text(first)?, text(second)?], pos })
         })
     }
 
@@ -249,6 +258,25 @@ impl<'a> Fields<'a> {
 }
 
 const FINITE: &str = "a finite number";
+const DIRECTION: &str = "{\"vector\": [numbers]}, {\"file\": \"NAME.gguf\"} or {\"difference\": [\"one prompt\", \
+                         \"another\"], \"pos\": -1}";
+
+fn direction(given: &Value) -> Option<Direction> {
+    let text = |value: &Value| value.as_str().map(String::from);
+    let object = given.as_object()?;
+    let has_only = |keys: &[&str]| object.keys().all(|key| keys.contains(&key.as_str()));
+    if let Some(file) = object.get("file").filter(|_| has_only(&["file", "tensor"])) {
+        let tensor = object.get("tensor").map(|tensor| text(tensor).ok_or(())).transpose().ok()?;
+        return Some(Direction::File { file: file.as_str()?.into(), tensor });
+    }
+    if let Some(vector) = object.get("vector").filter(|_| has_only(&["vector"])) {
+        return Some(Direction::Vector { vector: floats(vector)? });
+    }
+    let pair = object.get("difference").filter(|_| has_only(&["difference", "pos"]))?.as_array()?;
+    let [first, second] = &pair[..] else { return None };
+    let pos = object.get("pos").map(|pos| pos.as_i64().ok_or(())).transpose().ok()?;
+    Some(Direction::Difference { difference: [text(first)?, text(second)?], pos })
+}
 
 fn finite(value: &Value) -> Option<f32> {
     value.as_f64().map(|v| v as f32).filter(|v| v.is_finite())

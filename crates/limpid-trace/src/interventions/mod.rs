@@ -2,23 +2,29 @@
 //!
 //! [`Interventions`] are a list of [`Step`]s, built in Rust or read from JSON (`steps.rs`, `json.rs`), without a model.
 //! Resolved against a model they are [`ResolvedSteps`], and for a prompt [`PlacedSteps`] (`resolved.rs`); whoever
-//! resolves them runs the prompts that values come from. [`InterveningBackend`] wraps another backend and applies them
+//! resolves them runs the prompts that values come from. Some steps look at the rows that they change (`measures.rs`).
+//! [`InterveningBackend`] wraps another backend and applies them
 //! (`backend.rs`). Ops and kernels are unaware of it, and sequences without steps run unchanged beside the others in
 //! one batch.
 
 mod backend;
 mod json;
+mod measures;
 mod resolved;
 mod rows;
 mod steps;
 
 pub use backend::{InterveningBackend, SequenceSteps};
+pub(crate) use measures::Measures;
+pub use measures::{StepCondition, unit_vector};
 pub use resolved::{
     ColumnAction, PlacedSteps, ResolvedStep, ResolvedSteps, StepPositions, StepSite, WeightAction, position_in,
 };
 pub(crate) use resolved::{IntervenedRow, NumberAction, NumberPlace, PlacedWeights};
 pub use rows::Rows;
-pub use steps::{Action, Direction, Interventions, LayerVectors, Numbers, Positions, Source, SourceText, Step};
+pub use steps::{
+    Action, Condition, Direction, Interventions, LayerVectors, Numbers, Positions, Source, SourceText, Step,
+};
 
 use crate::TraceError;
 use std::path::PathBuf;

@@ -5,6 +5,7 @@
 //! sequence. [`ResolvedSteps::on`] places a list of them in a prompt: it resolves the positions and checks that each
 //! step changes something.
 
+use super::measures::{Measure, Measures, StepCondition};
 use super::{InterventionError, Rows};
 use crate::names::{self, Derived};
 use crate::{NamedTensor, TraceError, unknown};
@@ -42,6 +43,13 @@ pub enum ColumnAction {
     SetFrom(Arc<[Arc<[f32]>]>),
     /// Rows take their place, one at each of the listed positions, in the order of the list.
     SetEach(Arc<[Arc<[f32]>]>),
+    /// They lose what lies along a unit vector ([`unit_vector`](super::unit_vector)).
+    ProjectOut {
+        /// The unit vector.
+        unit: Arc<[f64]>,
+        /// Whether the columns are then as long as they were.
+        keep_norm: bool,
+    },
 }
 
 /// What becomes of weights of attention in the row of a query. A row need not add up to 1 afterwards.
@@ -81,6 +89,7 @@ pub struct ResolvedStep {
     name: String,
     op: usize,
     positions: StepPositions,
+    when: Option<StepCondition>,
     part: Part,
 }
 
@@ -218,6 +227,7 @@ impl StepSite {
         let (step, name) = (self.step, self.name.clone());
         let wide = match &action {
             ColumnAction::Scale(_) => shown.len(),
+            ColumnAction::ProjectOut { unit, .. } => unit.len(),
             ColumnAction::Add(values) | ColumnAction::Set(values) => values.len(),
             ColumnAction::SetFrom(rows) | ColumnAction::SetEach(rows) => {
                 rows.first().map_or(shown.len(), |row| row.len())
@@ -228,7 +238,8 @@ impl StepSite {
             return Err(InterventionError::Step { step, what });
         }
         let columns = shown.iter().map(|i| self.columns[*i]).collect();
-        Ok(ResolvedStep { number: step, name, op: self.op, positions, part: Part::Columns { columns, action } })
+        let part = Part::Columns { columns, action };
+        Ok(ResolvedStep { number: step, name, op: self.op, positions, when: None, part })
     }
 
     /// A step on weights of attention, of all heads or of some.
@@ -249,7 +260,7 @@ impl StepSite {
         inside(step, &name, "head", &heads, pattern.n_head)?;
         heads.sort_unstable();
         let part = Part::Weights { heads: heads.into(), pattern, action };
-        Ok(ResolvedStep { number: step, name, op: self.op, positions, part })
+        Ok(ResolvedStep { number: step, name, op: self.op, positions, when: None, part })
     }
 }
 
@@ -310,6 +321,7 @@ impl ResolvedSteps {
         let numbers = |step: &ResolvedStep| match &step.part {
             Part::Columns { columns, action } => match action {
                 ColumnAction::Scale(_) => 2 * columns.len(),
+                ColumnAction::ProjectOut { unit, .. } => 2 * unit.len() + 2 * columns.len(),
                 ColumnAction::Add(values) | ColumnAction::Set(values) => values.len() + 2 * columns.len(),
                 ColumnAction::SetFrom(all) | ColumnAction::SetEach(all) => rows(all) + 2 * columns.len(),
             },
@@ -319,7 +331,8 @@ impl ResolvedSteps {
                 WeightAction::From(pattern) => pattern.values.len(),
             },
         };
-        self.0.iter().map(numbers).sum::<usize>() * size_of::<f32>()
+        let condition = |step: &ResolvedStep| step.when.as_ref().map_or(0, StepCondition::len);
+        self.0.iter().map(|step| numbers(step) + condition(step)).sum::<usize>() * size_of::<f32>()
     }
 
     /// Which of them makes a run overflow whose model is sound: the one with the largest numbers.
@@ -400,6 +413,31 @@ pub fn position_in(at: i64, tokens: usize) -> Option<usize> {
 }
 
 impl ResolvedStep {
+    /// The same where a condition holds, at its positions.
+    ///
+    /// # Errors
+    /// If the step changes attention weights, or a probe has another number of columns.
+    pub fn when(self, condition: StepCondition) -> Result<ResolvedStep, InterventionError> {
+        let (step, name) = (self.number, &self.name);
+        let wrong = |what| Err(InterventionError::Step { step, what });
+        match (&self.part, &condition) {
+            (Part::Weights { .. }, _) => {
+                wrong(format!("`when` does not belong to `{name}`: give `pos`, or change `hook_z`"))
+            }
+            (Part::Columns { columns, .. }, StepCondition::Probe { unit, .. }) if unit.len() != columns.len() => {
+                let wide = plural(columns.len(), "number");
+                wrong(format!("`{name}` has {wide} here and its probe {}", unit.len()))
+            }
+            _ => Ok(ResolvedStep { when: Some(condition), ..self }),
+        }
+    }
+
+    /// Whether what it does to a row depends on the row.
+    fn looks(&self) -> bool {
+        let projects = matches!(self.part, Part::Columns { action: ColumnAction::ProjectOut { .. }, .. });
+        projects || self.when.is_some()
+    }
+
     /// It in a sequence that begins with `prompt` and comes to have so many positions.
     fn place(&self, prompt: &[u32], positions: usize) -> Result<PlacedStep, InterventionError> {
         let rows = self.positions.on(self, prompt, positions)?;
@@ -419,6 +457,7 @@ impl ResolvedStep {
         match &self.part {
             Part::Columns { action, .. } => match action {
                 ColumnAction::Scale(factor) => factor.abs(),
+                ColumnAction::ProjectOut { .. } => 1.0,
                 ColumnAction::Add(values) | ColumnAction::Set(values) => of(values),
                 ColumnAction::SetFrom(rows) | ColumnAction::SetEach(rows) => {
                     rows.iter().fold(0.0, |most, row| most.max(of(row)))
@@ -432,8 +471,11 @@ impl ResolvedStep {
         }
     }
 
-    /// What it sets of a row; none if it changes what is there.
+    /// What it sets of a row; none if it changes what is there, or only where a condition holds.
     fn set_bits(&self) -> Option<SetBits> {
+        if self.when.is_some() {
+            return None;
+        }
         let (of_weights, numbers) = match &self.part {
             Part::Columns { columns, action } if action.sets() => (false, columns),
             Part::Weights { heads, action: WeightAction::Set(_) | WeightAction::From(_), .. } => (true, heads),
@@ -505,13 +547,16 @@ impl ResolvedStep {
 impl ColumnAction {
     /// Whether nothing stays of what was there.
     fn sets(&self) -> bool {
-        !matches!(self, ColumnAction::Scale(_) | ColumnAction::Add(_))
+        use ColumnAction::{Add, ProjectOut, Scale};
+        !matches!(self, Scale(_) | Add(_) | ProjectOut { .. })
     }
 
-    /// The number that a column gets, or that is added to it; `place` is that of a row among several.
-    pub(super) fn number(&self, place: usize, column: usize) -> f32 {
+    /// The number that a column gets, is multiplied with, or that is added to it; `place` is that of a row among
+    /// several, `found` what a projection found there.
+    pub(super) fn number(&self, place: usize, column: usize, found: Measure) -> f32 {
         match self {
             ColumnAction::Scale(factor) => *factor,
+            ColumnAction::ProjectOut { unit, .. } => (-found.along * unit[column]) as f32,
             ColumnAction::Add(values) | ColumnAction::Set(values) => values[column],
             ColumnAction::SetFrom(rows) | ColumnAction::SetEach(rows) => rows[place][column],
         }
@@ -549,6 +594,21 @@ impl PlacedStep {
             Part::Columns { columns, action } if self.rows.contains(position) => Some((columns, action, place)),
             _ => None,
         }
+    }
+
+    /// Whether its condition holds for a row of the token, if it has one.
+    pub(super) fn holds(&self, token: u32, columns: &[usize], row: &[f32]) -> bool {
+        self.step.when.as_ref().is_none_or(|when| when.holds(token, columns, row))
+    }
+
+    /// Whether what it does to a row depends on the row.
+    pub(super) fn looks(&self) -> bool {
+        self.step.looks()
+    }
+
+    /// What it, the nth step of its op, found in a row of the batch; none where it did not apply.
+    fn found(&self, nth: usize, (measures, row): (&Measures, usize)) -> Option<Measure> {
+        if self.looks() { measures.get((self.step.op, row, nth)) } else { Some(Measure::default()) }
     }
 }
 
@@ -599,21 +659,27 @@ impl PlacedSteps {
     }
 
     /// What they make of a row of an op's output, if anything: a linear function of what the op wrote.
-    pub(crate) fn of_row(&self, op: usize, position: usize, cols: usize) -> Option<IntervenedRow> {
+    pub(crate) fn of_row(
+        &self,
+        op: usize,
+        (position, row_of): (usize, (&Measures, usize)),
+        cols: usize,
+    ) -> Option<IntervenedRow> {
         let mut row = IntervenedRow { kept: vec![1.0; cols], given: BTreeMap::new() };
         let mut any = false;
-        for placed in self.of_op(op) {
+        for (nth, placed) in self.of_op(op).iter().enumerate() {
             let Some((columns, action, place)) = placed.columns(position) else { continue };
+            let Some(found) = placed.found(nth, row_of) else { continue };
             any = true;
             let is_scale = matches!(action, ColumnAction::Scale(_));
             let key = GivenBy { step: placed.step.number, sets: action.sets() };
             for (n, at) in columns.iter().enumerate() {
-                let number = f64::from(action.number(place, n));
-                let factor = if is_scale { number } else { f64::from(u8::from(!action.sets())) };
+                let number = f64::from(action.number(place, n, found));
+                let factor = if is_scale { number } else { found.factor * f64::from(u8::from(!action.sets())) };
                 row.kept[*at] *= factor;
                 row.given.values_mut().for_each(|given| given[*at] *= factor);
                 if !is_scale {
-                    row.given.entry(key).or_insert_with(|| vec![0.0; cols])[*at] += number;
+                    row.given.entry(key).or_insert_with(|| vec![0.0; cols])[*at] += number * found.factor;
                 }
             }
         }
@@ -621,16 +687,26 @@ impl PlacedSteps {
     }
 
     /// What they do to one number of an op's output, or of its attention weights, each with its step.
-    pub(crate) fn of_number(&self, op: usize, position: usize, at: NumberPlace) -> Vec<(usize, NumberAction)> {
-        let one = |placed: &PlacedStep| {
-            let action = match (&placed.step.part, at) {
+    pub(crate) fn of_number(
+        &self,
+        op: usize,
+        (position, row_of): (usize, (&Measures, usize)),
+        at: NumberPlace,
+    ) -> Vec<(usize, NumberAction)> {
+        let one = |(nth, placed): (usize, &PlacedStep)| {
+            let actions = match (&placed.step.part, at) {
                 (Part::Columns { .. }, NumberPlace::Column(col)) => {
                     let (columns, action, place) = placed.columns(position)?;
-                    let number = action.number(place, columns.iter().position(|own| *own == col)?);
+                    let found = placed.found(nth, row_of)?;
+                    let number = action.number(place, columns.iter().position(|own| *own == col)?, found);
                     match action {
-                        ColumnAction::Scale(_) => NumberAction::Times(number),
-                        ColumnAction::Add(_) => NumberAction::Plus(number),
-                        _ => NumberAction::Set(number),
+                        ColumnAction::Scale(_) => vec![NumberAction::Times(number)],
+                        ColumnAction::Add(_) => vec![NumberAction::Plus(number)],
+                        ColumnAction::ProjectOut { keep_norm: false, .. } => vec![NumberAction::Plus(number)],
+                        ColumnAction::ProjectOut { .. } => {
+                            vec![NumberAction::Plus(number), NumberAction::Times(found.factor as f32)]
+                        }
+                        _ => vec![NumberAction::Set(number)],
                     }
                 }
                 (Part::Weights { heads, action, .. }, NumberPlace::Weight { head, key }) => {
@@ -641,15 +717,16 @@ impl PlacedSteps {
                     action.apply((position, head), key, &mut number);
                     match action {
                         WeightAction::Scale(_, Some(keys)) if !keys.contains(&key) => return None,
-                        WeightAction::Scale(..) => NumberAction::Times(number[0]),
-                        _ => NumberAction::Set(number[0]),
+                        WeightAction::Scale(..) => vec![NumberAction::Times(number[0])],
+                        _ => vec![NumberAction::Set(number[0])],
                     }
                 }
                 _ => return None,
             };
-            Some((placed.step.number, action))
+            let step = placed.step.number;
+            Some(actions.into_iter().map(move |action| (step, action)))
         };
-        self.of_op(op).iter().filter_map(one).collect()
+        self.of_op(op).iter().enumerate().filter_map(one).flatten().collect()
     }
 
     /// How many rows of the model a row of this sequence is worth, its changes counted: 1, if these cost little.
@@ -663,7 +740,7 @@ impl PlacedSteps {
             let (mut cost, mut heads, mut wide) = (0, 0, 0);
             for one in placed {
                 match &one.step.part {
-                    Part::Columns { columns, .. } => cost += columns.len(),
+                    Part::Columns { columns, .. } => cost += columns.len() * if one.step.looks() { 4 } else { 1 },
                     Part::Weights { heads: own, pattern, .. } => {
                         cost += own.len() * self.positions;
                         (heads, wide) = (pattern.n_head.min(heads + own.len()), pattern.wide);

@@ -16,14 +16,15 @@ pub(super) const MOST_NUMBERS: usize = 1 << 17;
 const DEPTH: usize = 4;
 
 /// What a step does, and which fields may stand beside that.
-pub(super) const KINDS: [(&str, &[&str]); 7] = [
-    ("ablate", &["head", "unit", "pos", "with"]),
-    ("patch", &["head", "unit", "pos", "from", "from_pos"]),
-    ("scale", &["head", "unit", "pos", "key", "by"]),
-    ("steer", &["head", "unit", "pos", "by", "add"]),
-    ("set", &["head", "unit", "pos", "value", "row"]),
+pub(super) const KINDS: [(&str, &[&str]); 8] = [
+    ("ablate", &["head", "unit", "pos", "when", "with"]),
+    ("patch", &["head", "unit", "pos", "when", "from", "from_pos"]),
+    ("scale", &["head", "unit", "pos", "when", "key", "by"]),
+    ("steer", &["head", "unit", "pos", "when", "by", "add"]),
+    ("project_out", &["head", "unit", "pos", "when", "direction", "keep_norm"]),
+    ("set", &["head", "unit", "pos", "when", "value", "row"]),
     ("freeze_attention", &["head", "from"]),
-    ("control_vector", &["pos", "by", "layer"]),
+    ("control_vector", &["pos", "when", "by", "layer"]),
 ];
 
 /// A list of steps that change a run.
@@ -64,6 +65,33 @@ pub struct Step {
     /// Only these positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pos: Option<Positions>,
+    /// Only where this holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when: Option<Condition>,
+}
+
+/// Where a step applies, besides its positions: it is asked at each of them, as the step finds the run there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)] // as in JSON
+pub enum Condition {
+    /// Where the token at the position is one of these, in the prompt or generated.
+    Token {
+        #[serde(serialize_with = "one_or_more")]
+        token: Vec<String>,
+    },
+    /// Where what the step is about to change, times the direction of length 1, is above the number.
+    Above {
+        probe: Direction,
+        #[serde(serialize_with = "number")]
+        above: f32,
+    },
+    /// Where it is below the number.
+    Below {
+        probe: Direction,
+        #[serde(serialize_with = "number")]
+        below: f32,
+    },
 }
 
 /// What a step does. `site` is the name of a tensor, such as `blocks.0.attn.hook_z`.
@@ -107,6 +135,14 @@ pub enum Action {
         #[serde(serialize_with = "number")]
         by: f32,
         add: Direction,
+    },
+    /// Takes out what lies along a direction; with `keep_norm` what is left is then as long as it was before.
+    ProjectOut {
+        #[serde(rename = "project_out")]
+        site: String,
+        direction: Direction,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        keep_norm: bool,
     },
     /// Sets numbers: one for all, or one for each.
     Set {
@@ -189,7 +225,7 @@ pub enum SourceText {
     Tokens(Vec<u32>),
 }
 
-/// What is added to a tensor.
+/// A vector that is added to a tensor, taken out of it or compared with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)] // as in JSON
@@ -238,7 +274,7 @@ impl Interventions {
 
 impl From<Action> for Step {
     fn from(action: Action) -> Step {
-        Step { action, head: None, unit: None, pos: None }
+        Step { action, head: None, unit: None, pos: None, when: None }
     }
 }
 
@@ -266,6 +302,11 @@ impl Step {
     /// Adds a direction, times [`Step::by`].
     pub fn steer(site: impl Into<String>, add: impl Into<Direction>) -> Step {
         Action::Steer { site: site.into(), by: 1.0, add: add.into() }.into()
+    }
+
+    /// Takes out what lies along a direction.
+    pub fn project_out(site: impl Into<String>, direction: impl Into<Direction>) -> Step {
+        Action::ProjectOut { site: site.into(), direction: direction.into(), keep_norm: false }.into()
     }
 
     /// Sets numbers: one for all, or one for each.
@@ -305,6 +346,26 @@ impl Step {
     #[must_use]
     pub fn pos(self, pos: impl Into<Positions>) -> Step {
         Step { pos: Some(pos.into()), ..self }
+    }
+
+    /// Only where this holds.
+    #[must_use]
+    pub fn when(self, when: Condition) -> Step {
+        Step { when: Some(when), ..self }
+    }
+
+    /// Leaves what `project_out` changes as long as it was.
+    ///
+    /// # Panics
+    /// On other steps.
+    #[must_use]
+    #[track_caller]
+    pub fn keep_norm(mut self) -> Step {
+        match &mut self.action {
+            Action::ProjectOut { keep_norm, .. } => *keep_norm = true,
+            action => panic!("{}", foreign("keep_norm", action.kind())),
+        }
+        self
     }
 
     /// How many times what `scale`, `steer` and `control_vector` take.
@@ -372,6 +433,19 @@ impl Step {
         }
     }
 
+    /// The directions that it names: what it adds or takes out, and the probe of its condition.
+    pub fn directions_mut(&mut self) -> impl Iterator<Item = &mut Direction> {
+        let own = match &mut self.action {
+            Action::Steer { add: direction, .. } | Action::ProjectOut { direction, .. } => Some(direction),
+            _ => None,
+        };
+        let probe = match &mut self.when {
+            Some(Condition::Above { probe, .. } | Condition::Below { probe, .. }) => Some(probe),
+            _ => None,
+        };
+        own.into_iter().chain(probe)
+    }
+
     fn source(&self) -> Option<&Source> {
         match &self.action {
             Action::Mean { of, .. } => Some(of),
@@ -396,6 +470,13 @@ impl Source {
     #[must_use]
     pub fn with(self, steps: Interventions) -> Source {
         Source { steps: Some(steps), ..self }
+    }
+}
+
+impl Condition {
+    /// Where the token is this one.
+    pub fn token(token: impl Into<String>) -> Condition {
+        Condition::Token { token: vec![token.into()] }
     }
 }
 
@@ -560,10 +641,21 @@ impl Step {
     }
 
     /// Its numbers that are no places.
-    fn values(&self) -> (&'static str, Vec<f32>) {
-        match &self.action {
+    fn values(&self) -> [(&'static str, Vec<f32>); 2] {
+        let vector = |direction: &Direction| match direction {
+            Direction::Vector { vector } => vector.clone(),
+            _ => vec![],
+        };
+        let when = match &self.when {
+            Some(Condition::Above { probe, above: than } | Condition::Below { probe, below: than }) => {
+                [vector(probe), vec![*than]].concat()
+            }
+            _ => vec![],
+        };
+        let own = match &self.action {
             Action::Scale { by, .. } => ("by", vec![*by]),
             Action::Steer { by, add: Direction::Vector { vector }, .. } => ("add", [&[*by], &vector[..]].concat()),
+            Action::ProjectOut { direction, .. } => ("direction", vector(direction)),
             Action::Steer { by, .. } => ("by", vec![*by]),
             Action::Set { value, .. } => ("value", value.clone()),
             Action::SetRow { row, .. } => ("row", row.values().copied().collect()),
@@ -571,13 +663,15 @@ impl Step {
                 ("control_vector", vectors.values().flatten().chain([by]).copied().collect())
             }
             _ => ("by", vec![]),
-        }
+        };
+        [own, ("when", when)]
     }
 
     fn check(&self, step: usize) -> Result<(), InterventionError> {
         let wrong = |what: String| Err(InterventionError::Step { step, what });
         let kind = self.action.kind();
-        let given = [("head", self.head.is_some()), ("unit", self.unit.is_some()), ("pos", self.pos.is_some())];
+        let [head, unit] = [self.head.is_some(), self.unit.is_some()];
+        let given = [("head", head), ("unit", unit), ("pos", self.pos.is_some()), ("when", self.when.is_some())];
         if let Some((key, _)) = given.iter().find(|(key, is_given)| *is_given && !beside(kind).contains(key)) {
             return wrong(foreign(key, kind));
         }
@@ -590,15 +684,25 @@ impl Step {
                 return wrong(format!("`{key}` names {number} twice"));
             }
         }
-        let (key, values) = self.values();
-        match values.iter().find(|value| !value.is_finite()) {
-            Some(value) => wrong(format!("`{key}` has finite numbers; found {value}")),
+        let wild = |(key, values): (_, Vec<f32>)| Some((key, values.into_iter().find(|value| !value.is_finite())?));
+        match self.values().into_iter().find_map(wild) {
+            Some((key, value)) => wrong(format!("`{key}` has finite numbers; found {value}")),
             None => Ok(()),
         }
     }
 }
 
 impl Action {
+    /// The tensor that it names; none of those that name layers.
+    pub fn site(&self) -> Option<&str> {
+        match self {
+            Action::Zero { site } | Action::Mean { site, .. } | Action::Patch { site, .. } => Some(site),
+            Action::Scale { site, .. } | Action::Steer { site, .. } | Action::ProjectOut { site, .. } => Some(site),
+            Action::Set { site, .. } | Action::SetRow { site, .. } => Some(site),
+            Action::FreezeAttention { .. } | Action::ControlVector { .. } => None,
+        }
+    }
+
     /// What it is called.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -606,6 +710,7 @@ impl Action {
             Action::Patch { .. } => "patch",
             Action::Scale { .. } => "scale",
             Action::Steer { .. } => "steer",
+            Action::ProjectOut { .. } => "project_out",
             Action::Set { .. } | Action::SetRow { .. } => "set",
             Action::FreezeAttention { .. } => "freeze_attention",
             Action::ControlVector { .. } => "control_vector",
@@ -657,6 +762,13 @@ fn numbers<S: Serializer>(numbers: &[f32], serializer: S) -> Result<S::Ok, S::Er
     match numbers {
         [only] => number(only, serializer),
         all => serializer.collect_seq(all.iter().copied().map(Shortest)),
+    }
+}
+
+fn one_or_more<S: Serializer>(texts: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    match texts {
+        [only] => serializer.serialize_str(only),
+        all => all.serialize(serializer),
     }
 }
 

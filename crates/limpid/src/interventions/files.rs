@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::model::{Mode, Model};
 use crate::names;
 use crate::trace::interventions::{
-    Action, Direction, InterventionError, Interventions, LayerVectors, Numbers, Step, StepSite,
+    Action, Direction, InterventionError, Interventions, LayerVectors, Numbers, StepSite,
 };
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
@@ -24,23 +24,24 @@ pub(crate) fn read(interventions: &Interventions, lm: &Lm) -> Result<Interventio
         if let Some(steps) = asked.source_mut().and_then(|source| source.steps.as_mut()) {
             *steps = read(steps, lm)?;
         }
-        let Step { action, head, unit, .. } = asked;
         let of_file = |path: &Path, what| InterventionError::File { step, path: path.into(), what };
-        match action {
-            Action::ControlVector { control_vector, layer, .. } => {
-                let LayerVectors::File(path) = &*control_vector else { continue };
-                let vectors = layer_vectors(path, layer.as_ref(), lm).map_err(|what| of_file(path, what))?;
-                *control_vector = LayerVectors::These(vectors);
-            }
-            Action::Steer { site, add, .. } => {
-                let Direction::File { file, tensor } = &*add else { continue };
-                let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
-                let site = StepSite::find(&named, site, step)?;
-                let vector = direction(file, [head.as_ref(), unit.as_ref()], &site, tensor.as_deref())
-                    .map_err(|what| of_file(file, what))?;
-                *add = vector.into();
-            }
-            _ => {}
+        if let Action::ControlVector { control_vector, layer, .. } = &mut asked.action
+            && let LayerVectors::File(path) = &*control_vector
+        {
+            let vectors = layer_vectors(path, layer.as_ref(), lm).map_err(|what| of_file(path, what))?;
+            *control_vector = LayerVectors::These(vectors);
+        }
+        if !asked.directions_mut().any(|direction| matches!(direction, Direction::File { .. })) {
+            continue;
+        }
+        let named = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
+        let Some(name) = asked.action.site().map(String::from) else { continue };
+        let (site, places) = (StepSite::find(&named, &name, step)?, [asked.head.clone(), asked.unit.clone()]);
+        for one in asked.directions_mut() {
+            let Direction::File { file, tensor } = &*one else { continue };
+            let vector = direction(file, places.each_ref().map(Option::as_ref), &site, tensor.as_deref())
+                .map_err(|what| of_file(file, what))?;
+            *one = vector.into();
         }
     }
     Ok(read_in)

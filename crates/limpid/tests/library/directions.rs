@@ -6,7 +6,7 @@ use limpid::checkpoint::gguf::{self, Metadata};
 use limpid::checkpoint::store::{Dtype, OutputTensor};
 use limpid::checkpoint::{ControlVector, NamedArray, write_arrays};
 use limpid::directions::{DirectionPosition, DirectionQuestion};
-use limpid::generate::Options;
+use limpid::generate::{Options, Sampler};
 use limpid::numeric::random;
 use limpid::receipt::{Receipt, Replay, replay};
 use limpid::trace::Keep;
@@ -77,24 +77,92 @@ fn a_probe_finds_what_is_there_and_nothing_else() {
     let [above, below] = [group(1, 20.0), group(2, -20.0)];
     for method in DirectionMethod::ALL {
         let found = FoundDirection::new(method, &above[..10], &below[..10]);
-        assert_eq!(found.accuracy(&above[10..], &below[10..]), 1.0, "{}", method.name());
+        assert_eq!(found.separation(&above[10..], &below[10..]).accuracy, 1.0, "{}", method.name());
         let along = found.vector[3] / found.norm();
         assert!(along > 0.9, "{}: {along}", method.name());
-        assert_eq!(found.accuracy(&below[10..], &above[10..]), 0.0, "{}", method.name());
+        assert_eq!(found.separation(&below[10..], &above[10..]).accuracy, 0.0, "{}", method.name());
     }
     // the same distribution: better than chance on its own rows, chance on 200 others (one deviation is 3.5 %)
     let [above, below] = [group(1, 0.0), group(2, 0.0)];
     let found = FoundDirection::new(DirectionMethod::Probe, &above[..100], &below[..100]);
-    let (own, others) = (found.accuracy(&above[..100], &below[..100]), found.accuracy(&above[100..], &below[100..]));
+    let (own, others) = (
+        found.separation(&above[..100], &below[..100]).accuracy,
+        found.separation(&above[100..], &below[100..]).accuracy,
+    );
     assert!(own > 0.55 && (0.4..0.6).contains(&others), "{own} of its own, {others} of others");
     // wide rows of few pairs: its own are told apart entirely, others not
     let wide =
         |side: u64| -> Vec<Vec<f64>> { (0..120).map(|row| (0..100).map(|i| normal(side, row, i)).collect()).collect() };
     let [above, below] = [wide(3), wide(4)];
     let found = FoundDirection::new(DirectionMethod::Probe, &above[..20], &below[..20]);
-    let others = found.accuracy(&above[20..], &below[20..]);
-    assert_eq!(found.accuracy(&above[..20], &below[..20]), 1.0);
+    let others = found.separation(&above[20..], &below[20..]).accuracy;
+    assert_eq!(found.separation(&above[..20], &below[..20]).accuracy, 1.0);
     assert!((0.4..0.6).contains(&others), "{others}");
+}
+
+/// How likely an accuracy is by chance is a count over all ways to exchange the rows of pairs.
+#[test]
+fn chance_is_counted() {
+    let row = |v: f64| vec![v];
+    for count in 1..9u64 {
+        for seed in 0..20 {
+            // whole numbers, so that some rows lie on the threshold, which is 0
+            let draw = |side: u64, i: u64| random::below(seed, 90 + side, i, 5) as f64 - 2.0;
+            let [above, below] = [0, 1].map(|side| (0..count).map(|i| row(draw(side, i))).collect::<Vec<_>>());
+            let found = FoundDirection::new(DirectionMethod::Mean, &[row(1.0)], &[row(-1.0)]);
+            let told = found.separation(&above, &below);
+            let mut as_good = 0;
+            for coins in 0..1u64 << count {
+                let exchanged = |i: u64| coins >> i & 1 == 1;
+                let side = |own: &[Vec<f64>], other: &[Vec<f64>]| -> Vec<Vec<f64>> {
+                    (0..count)
+                        .map(|i| if exchanged(i) { &other[i as usize] } else { &own[i as usize] }.clone())
+                        .collect()
+                };
+                let accuracy = found.separation(&side(&above, &below), &side(&below, &above)).accuracy;
+                as_good += u64::from(accuracy >= told.accuracy);
+            }
+            assert_eq!(told.by_chance, as_good as f64 / (1u64 << count) as f64, "{above:?} {below:?}");
+        }
+    }
+}
+
+/// Pairs that are given for it are tested like those that are held out.
+#[test]
+fn pairs_are_held_out_or_given() {
+    let lm = gpt2();
+    let pairs = pairs(&lm, 8);
+    let held_out = DirectionQuestion { held_out: 0.25, ..DirectionQuestion::new(pairs.clone()) };
+    let given = DirectionQuestion { test_pairs: pairs[6..].to_vec(), ..DirectionQuestion::new(pairs[..6].to_vec()) };
+    let found = lm.directions(&held_out).unwrap();
+    assert_eq!((found.pairs, found.held_out, &found), (6, 2, &lm.directions(&given).unwrap()));
+    let own = lm.directions(&DirectionQuestion::new(pairs)).unwrap();
+    assert!(own.layers.iter().all(|layer| layer.separation.is_none()));
+}
+
+/// The texts are those that the steps, which stand beside them, make the model write; one projected out has nothing
+/// along the direction.
+#[test]
+fn directions_show_what_they_do() {
+    let lm = gpt2();
+    let found = lm.directions(&DirectionQuestion::new(pairs(&lm, 3))).unwrap();
+    let layer = found.best().unwrap();
+    let prompt = [1, 2, 3];
+    let effects = lm.direction_effects(&found, layer, &prompt, 8).unwrap();
+    let names: Vec<&str> = effects.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["as it is", "by 0.5", "by 1", "by 2", "projected out"]);
+    let options = Options { max_tokens: 8, sampler: Sampler::GREEDY, ..Options::default() };
+    for one in &effects {
+        let changed = one.steps.as_ref().map_or(lm.without_interventions(), |steps| lm.intervene(steps).unwrap());
+        assert_eq!(one.text, changed.generate_events(&prompt, &options, &mut |_| true).unwrap().text, "{}", one.name);
+    }
+    let out = lm.intervene(effects[4].steps.as_ref().unwrap()).unwrap();
+    let stream = out.trace_ids(&prompt, Keep::default()).unwrap().get(&layer.site).unwrap();
+    let along = |row: &[f32]| -> f64 { row.iter().zip(&layer.vector).map(|(a, b)| f64::from(a * b)).sum() };
+    let plain = lm.trace_ids(&prompt, Keep::default()).unwrap().get(&layer.site).unwrap();
+    for (row, before) in stream.values.chunks(layer.vector.len()).zip(plain.values.chunks(layer.vector.len())) {
+        assert!(along(row).abs() < 1e-5 * layer.norm && along(before).abs() > 1e-3 * layer.norm, "{}", along(before));
+    }
 }
 
 #[test]
@@ -103,7 +171,7 @@ fn odd_rows_have_directions_too() {
     for method in DirectionMethod::ALL {
         let none = FoundDirection::new(method, &zeros, &zeros);
         assert_eq!((none.vector.clone(), none.share, none.norm()), (vec![0.0; 3], 0.0, 0.0), "{}", method.name());
-        assert_eq!(none.accuracy(&zeros, &zeros), 0.5, "{}", method.name());
+        assert_eq!(none.separation(&zeros, &zeros).accuracy, 0.5, "{}", method.name());
     }
     // the component of the differences that is largest is orthogonal to their mean
     let found = FoundDirection::new(

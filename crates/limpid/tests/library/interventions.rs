@@ -11,8 +11,8 @@ use limpid::numeric::random;
 use limpid::ops::Batch;
 use limpid::trace::interventions::Source;
 use limpid::trace::interventions::{
-    Action, ColumnAction, Direction, InterveningBackend, Positions, ResolvedStep, ResolvedSteps, SequenceSteps,
-    StepPositions, StepSite, WeightAction,
+    Action, ColumnAction, Condition, Direction, InterveningBackend, Positions, ResolvedStep, ResolvedSteps,
+    SequenceSteps, StepCondition, StepPositions, StepSite, WeightAction, unit_vector,
 };
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepSite};
 use limpid::trace::{Keep, NamedTensor, Trace};
@@ -130,13 +130,27 @@ pub fn random_steps(named: &Model, tokens: usize, below: &mut dyn FnMut(usize) -
             site.weights_step(Some(&[below(named.config.n_head)]), positions, change)
         } else {
             let shown: Vec<usize> = all(site).into_iter().filter(|_| below(2) == 0).collect();
-            let values = |below: &mut dyn FnMut(usize) -> usize| shown.iter().map(|_| value(below(16))).collect();
-            let change = match below(3) {
+            let values = |below: &mut dyn FnMut(usize) -> usize| -> Arc<[f32]> {
+                shown.iter().map(|_| value(below(16))).collect()
+            };
+            let unit = |below: &mut dyn FnMut(usize) -> usize| {
+                unit_vector(&values(below)).unwrap_or_else(|| vec![0.0; shown.len()].into())
+            };
+            let change = match below(4) {
                 0 => ColumnAction::Scale(value(below(16))),
                 1 => ColumnAction::Add(values(below)),
+                2 => ColumnAction::ProjectOut { unit: unit(below), keep_norm: below(2) == 0 },
                 _ => ColumnAction::Set(values(below)),
             };
-            site.step(&shown, positions, change)
+            let step = site.step(&shown, positions, change).unwrap();
+            match below(4) {
+                0 => {
+                    let (threshold, above) = (f64::from(value(below(16))) / 4.0, below(2) == 0);
+                    step.when(StepCondition::Probe { unit: unit(below), threshold, above })
+                }
+                1 => step.when(StepCondition::Token((0..named.config.vocab_size as u32 / 2).collect())),
+                _ => Ok(step),
+            }
         };
         steps.push(step.unwrap());
         let together: ResolvedSteps = steps.iter().cloned().collect();
@@ -282,6 +296,12 @@ fn steps_in_rust_are_steps_in_json() {
         Step::steer(site, vec![0.1, 0.2, 1e10]).by(4.0).pos(Positions::Token(" girl".into())),
         Step::steer(site, difference).pos(Positions::All),
         Step::steer(site, file).pos(Positions::Prompt),
+        Step::project_out(site, vec![0.5, 1.0]),
+        Step::project_out(site, Direction::Difference { difference: ["a".into(), "b".into()], pos: None }).keep_norm(),
+        Step::ablate(site).when(Condition::token(" girl")),
+        Step::ablate(site).when(Condition::Token { token: vec!["a".into(), "b".into()] }),
+        Step::scale(site, 2.0).when(Condition::Above { probe: vec![0.25, 1.0].into(), above: 0.1 }),
+        Step::scale(site, 2.0).when(Condition::Below { probe: vec![0.25, 1.0].into(), below: -3.0 }),
         Step::set(site, [0.5]),
         Step::set(site, [1.0, 0.3]),
         Step::set_row(pattern, [(0, 0.25), (2, 0.1)]).head(1).pos(3),
@@ -299,6 +319,12 @@ fn steps_in_rust_are_steps_in_json() {
         { "steer": site, "add": { "vector": [0.1, 0.2, 1e10] }, "by": 4, "pos": { "token": " girl" } },
         { "steer": site, "add": { "difference": ["a", "b"], "pos": 2 }, "by": 1, "pos": "all" },
         { "steer": site, "add": { "file": "d.gguf", "tensor": "direction.1" }, "by": 1, "pos": "prompt" },
+        { "project_out": site, "direction": { "vector": [0.5, 1] } },
+        { "project_out": site, "direction": { "difference": ["a", "b"] }, "keep_norm": true },
+        { "ablate": site, "when": { "token": " girl" } },
+        { "ablate": site, "when": { "token": ["a", "b"] } },
+        { "scale": site, "by": 2, "when": { "probe": { "vector": [0.25, 1] }, "above": 0.1 } },
+        { "scale": site, "by": 2, "when": { "probe": { "vector": [0.25, 1] }, "below": -3 } },
         { "set": site, "value": 0.5 },
         { "set": site, "value": [1, 0.3] },
         { "set": pattern, "row": { "0": 0.25, "2": 0.1 }, "head": 1, "pos": 3 },

@@ -39,6 +39,7 @@ mod sweeps;
 mod threads;
 mod timelapse;
 mod training;
+mod unit_places;
 mod why;
 
 /// Counts what threads hold, for the tests that ask how much a call takes, and allocations, for those that ask for
