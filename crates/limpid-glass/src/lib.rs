@@ -6,6 +6,7 @@
 
 mod about;
 pub mod asked;
+mod directions;
 mod file;
 mod mlp_units;
 mod read;
@@ -16,6 +17,7 @@ mod training;
 mod why;
 
 use asked::{AskedFields, AskedQuery, shown};
+use limpid::directions::DirectionError;
 use limpid::generate::TokenNameError;
 use limpid::trace::interventions::InterventionError;
 use limpid::{Error, Interventions, Lm};
@@ -202,6 +204,9 @@ pub enum GlassError {
     /// A sweep that has no answer.
     #[error(transparent)]
     Sweep(Box<SweepError>),
+    /// Directions that there are not.
+    #[error(transparent)]
+    Direction(DirectionError),
     /// The trace.
     #[error(transparent)]
     Trace(TraceError),
@@ -227,6 +232,7 @@ impl From<Error> for GlassError {
             Error::Trace(error) => error.into(),
             Error::Intervention(error) => error.into(),
             Error::Sweep(error) => error.into(),
+            Error::Direction(error) => GlassError::Direction(error),
             other => GlassError::Failed(Box::new(other)),
         }
     }
@@ -268,6 +274,7 @@ impl GlassError {
             | GlassError::Twice { .. }
             | GlassError::Parameter { .. }
             | GlassError::Word { .. }
+            | GlassError::Direction(_)
             | GlassError::Differ { .. }
             | GlassError::Trace(TraceError::NoRows { .. } | TraceError::Nested) => "invalid_value",
             GlassError::Outside { .. } => "index_out_of_range",

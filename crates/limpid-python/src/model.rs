@@ -8,8 +8,10 @@ use limpid::checkpoint::store::Dtype;
 use limpid::config::{Axis, parse_axis};
 use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
+use limpid::directions::DirectionQuestion;
 use limpid::generate::{GenerateEvent, Options, Sampler};
 use limpid::trace::Keep;
+use limpid::trace::directions::DirectionMethod;
 use limpid::trace::interventions::InterventionError;
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid::unit_places::{UnitContext, UnitText};
@@ -398,6 +400,55 @@ impl Lm {
             "contexts": page.contexts.iter().map(context).collect::<Vec<_>>(),
             "raised": pairs(&words.raised), "lowered": pairs(&words.lowered),
         });
+        Ok(pythonize(py, &told)?)
+    }
+
+    /// Finds the direction that tells positive texts from negative ones in each layer, from pairs of them: a dictionary
+    /// of what it is, how well it tells pairs apart that it was not made from, and what the model writes with the best
+    /// one added and projected out (`docs/interventions.md`). Of four pairs or more the last quarter is held out, unless
+    /// there are `test_pairs`.
+    #[pyo3(
+        signature = (pairs, *, test_pairs = vec![], site = "resid_post", method = "mean", prompt = None, write = 12),
+        text_signature = "($self, pairs, *, test_pairs=[], site='resid_post', method='mean', prompt=None, write=12)"
+    )]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn direction<'py>(
+        &self,
+        py: Python<'py>,
+        pairs: Vec<(String, String)>,
+        test_pairs: Vec<(String, String)>,
+        site: &str,
+        method: &str,
+        prompt: Option<String>,
+        write: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let method: DirectionMethod =
+            method.parse().map_err(|error| PyValueError::new_err(format!("method: {error}")))?;
+        let told = self.run(py, |lm| {
+            let ids = |all: &[(String, String)]| -> Result<Vec<[Vec<u32>; 2]>, limpid::Error> {
+                all.iter().map(|(a, b)| Ok([lm.encode(a)?, lm.encode(b)?])).collect()
+            };
+            let (given, test_pairs) = (ids(&pairs)?, ids(&test_pairs)?);
+            let shown = match &prompt {
+                Some(text) => lm.encode(text)?,
+                None => given.first().map_or(vec![], |pair| pair[1].clone()),
+            };
+            let held_out = if test_pairs.is_empty() && given.len() >= 4 { 0.25 } else { 0.0 };
+            let site = site.to_string();
+            let found = lm.directions(&DirectionQuestion {
+                test_pairs,
+                site,
+                method,
+                held_out,
+                ..DirectionQuestion::new(given)
+            })?;
+            let best = found.best().filter(|_| write > 0);
+            let effects =
+                best.map(|best| lm.direction_effects(&found, best, &shown, write)).transpose()?.unwrap_or_default();
+            let best = found.best().map(|best| best.layer);
+            Ok(json!({ "pairs": found.pairs, "held_out": found.held_out, "chance": 0.5, "layers": found.layers,
+                "best": best, "effects": effects }))
+        })?;
         Ok(pythonize(py, &told)?)
     }
 

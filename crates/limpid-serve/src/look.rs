@@ -64,7 +64,7 @@ fn tiles_of(path: &str) -> Option<&str> {
 pub fn told_type(path: &str) -> Result<&'static str> {
     match path {
         _ if tiles_of(path).is_some() => Ok("application/vnd.limpid.tiles"),
-        "traces" | "sweeps" | "units" => Ok("application/x-ndjson"),
+        "traces" | "sweeps" | "units" | "directions" => Ok("application/x-ndjson"),
         "walks" if cfg!(feature = "study") => Ok("application/x-ndjson"),
         _ => Err(Refusal::not_found(path)),
     }
@@ -117,6 +117,11 @@ impl Look {
                 if let Some(floor) = training.floor {
                     answer["floor"] = floor.into();
                 }
+                Ok(Reply::from(answer))
+            }
+            (Reply::Json(text), _) if path == "model" => {
+                let mut answer: Value = serde_json::from_str(&text).map_err(Refusal::engine_error)?;
+                answer["interventions"] = self.allow_interventions.into();
                 Ok(Reply::from(answer))
             }
             (reply, _) => Ok(reply),
@@ -197,12 +202,16 @@ impl Look {
         match path {
             #[cfg(feature = "study")]
             "walks" => self.walks.walk(&subjects, &body, &mut line)?,
-            "sweeps" | "units" => {
+            "sweeps" | "units" | "directions" => {
                 // it takes as long as it takes, while its rows are read
                 let work = Arc::new(Budget::default().unless(gone.clone()));
                 let budgets = (&*budget(), &work);
                 match path {
                     "sweeps" => self.glass.sweep(&subjects, &body, budgets, &mut line)?,
+                    "directions" if !self.allow_interventions => {
+                        return Err(Refusal::interventions_disabled("directions"));
+                    }
+                    "directions" => self.glass.directions(&subjects, &body, &work, &mut line)?,
                     _ => self.glass.units(&subjects, &body, budgets, &mut line)?,
                 }
             }

@@ -34,6 +34,7 @@ export class GlassForm {
   otherModel = byId("glass-other-model", HTMLSelectElement);
   compareButton = byId("glass-compare", HTMLButtonElement);
   change = byId("glass-change", HTMLElement);
+  json = byId("glass-json", HTMLDetailsElement);
   changeButton = byId("glass-intervene", HTMLButtonElement);
   stepsField = byId("glass-steps", HTMLTextAreaElement);
   stepsFault = byId("glass-steps-fault", HTMLElement);
@@ -67,10 +68,12 @@ export class GlassForm {
     if (glass.first.asksElse(body)) {
       if (!isFocused(field) || field.value.trim() === "") field.value = prompt;
       if (!isFocused(stepsField)) stepsField.value = i;
-      if (i !== "") this.unfoldSteps(true);
+      if (i !== "" || !this.json.open) this.unfoldSteps(i !== "");
       glass.trouble = fault;
       glass.first.begin(fault ? null : body);
     }
+    const plain = steps === null || fault || glass.model.saved ? null : { prompt, ...cut };
+    if (glass.plain.asksElse(plain)) glass.plain.begin(plain);
     const other = c !== null || cm !== "" ? { prompt: c ?? prompt, ...cut, ...(cm ? { model: cm } : {}) } : null;
     if (glass.second.asksElse(other)) {
       if (other) otherField.value = other.prompt;
@@ -108,10 +111,12 @@ export class GlassForm {
   compare() {
     const unfolds = isFolded(this.compareButton);
     this.unfoldSecond(unfolds);
-    const { c, cm } = this.glass.state;
+    const { c, cm, i } = this.glass.state;
     if (unfolds) {
       this.otherField.value ||= this.field.value;
       this.otherField.focus();
+      // where the run is changed, the same text without the change is what it is compared with at first
+      if (i !== "") this.glass.go({ c: this.otherField.value }, "new");
     } else if (c !== null || cm !== "") this.glass.go({ c: null, cm: "" }, "new");
   }
 
@@ -119,6 +124,7 @@ export class GlassForm {
   intervene() {
     const unfolds = isFolded(this.changeButton);
     this.unfoldSteps(unfolds);
+    this.json.open = unfolds;
     if (unfolds) this.stepsField.focus();
     else if (this.glass.state.i !== "") this.glass.go({ i: "" }, "new");
   }

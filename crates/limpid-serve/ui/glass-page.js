@@ -2,6 +2,7 @@
 // view is chosen in all.
 import { hashOf, stateIn } from "./address.js";
 import { troubleNote } from "./answer.js";
+import { beforeAfter } from "./before-after.js";
 import { tokenChips } from "./chips.js";
 import { button, byId, figure, fill, make, on, plural, remark, say } from "./dom.js";
 import { GlassForm } from "./glass-form.js";
@@ -11,12 +12,15 @@ import { surpriseAt } from "./runs.js";
 import { Trouble, asTrouble } from "./source.js";
 import { leadOf } from "./says.js";
 import { tourBar } from "./tour.js";
-import { GROUPS, VIEWS } from "./views.js";
+import { VIEWS, LOOKS } from "./views.js";
 import { glossed } from "./words.js";
 
 /** @typedef {import("./address.js").State} State */
 /** @typedef {import("./runs.js").Run} Run */
 /** @typedef {import("./view.js").View} View */
+
+/** Views with a tab of the arithmetic beside them. */
+const NUMBERS = LOOKS.find(({ views }) => views.some(({ id }) => id === "why"))?.views.map(({ id }) => id) ?? [];
 
 /** Nats from which a token is shaded as strongly as there is. */
 const MOST = 5;
@@ -40,8 +44,7 @@ export class GlassPage {
   facts = byId("glass-facts", HTMLElement);
   notice = byId("glass-notice", HTMLElement);
   tabs = byId("glass-tabs", HTMLElement);
-  groups = make("div", { class: "groups", role: "group", "aria-label": "Groups of views" });
-  views = make("div", { class: "views", role: "group" });
+  within = byId("glass-within", HTMLElement);
   place = byId("glass-view", HTMLElement);
   numbers = byId("glass-numbers", HTMLElement);
   lead = byId("glass-lead", HTMLElement);
@@ -79,7 +82,7 @@ export class GlassPage {
     byId("glass-chips", HTMLElement).append(this.chips.element);
     this.otherChipsBox.append(this.otherChips.element);
     byId("glass-tour", HTMLElement).append(this.tour.element);
-    this.tabs.append(this.groups, this.views);
+    this.change = beforeAfter(this.glass, byId("glass-before", HTMLElement));
     on(this.fullButton, "click", () => this.toggleFull());
     on(this.whyButton, "click", () => this.look("why"));
     on(window, "focus", this.glass.watchModel);
@@ -156,10 +159,13 @@ export class GlassPage {
     this.box.dataset["other"] = other?.id ?? "";
     this.open?.shown.update();
     if (isReady) this.tour.update();
+    this.change.update();
     const says = isReady && !missing ? leadOf(view.id, glass) : null;
     if (this.lead.textContent !== (says ?? "")) fill(this.lead, ...glossed(says ?? ""));
     this.lead.hidden = says === null;
-    this.whyButton.hidden = view.id === "why" || !this.open?.shown.tensor?.();
+    // beside the tabs of the numbers it would stand twice
+    const isThere = NUMBERS.includes(view.id);
+    this.whyButton.hidden = isThere || !this.open?.shown.tensor?.();
     this.drawTabs(view.id); // now that their room is known
     this.drawText();
   }
@@ -175,31 +181,31 @@ export class GlassPage {
   }
 
   /**
-   * The groups of views, and below them the views of the one that is open; the chosen one in sight.
+   * The ways to look, the chosen one in sight, and the views of the chosen one, if it has several.
    * @param {string} now
    */
   drawTabs(now) {
-    const { glass, views } = this;
-    const laid = `${hashOf(glass.state)} ${views.clientWidth}`;
-    if (this.tabs.dataset["now"] === laid) return;
-    this.tabs.dataset["now"] = laid;
-    const here = GROUPS.find((group) => group.views.some(({ id }) => id === now));
+    const { glass, tabs } = this;
+    const laid = `${hashOf(glass.state)} ${tabs.clientWidth}`;
+    if (tabs.dataset["now"] === laid) return;
+    tabs.dataset["now"] = laid;
+    const here = LOOKS.find(({ views }) => views.some(({ id }) => id === now));
     const isThere = (/** @type {View} */ view) =>
       (view.missing?.(glass.model) ?? null) === null && glass.holds({ v: view.id });
-    fill(this.groups, ...GROUPS.map((group) => {
-      // a group leads to the first of its views that there is
-      const first = group.views.find(isThere) ?? group.views[0];
-      return make(
-        "a", { href: glass.link({ v: first?.id ?? "" }), "aria-current": group === here ? "true" : null }, group.title,
-      );
-    }));
-    views.ariaLabel = here?.title ?? "";
-    fill(views, ...(here?.views ?? []).map(({ id, title, about }) =>
-      make("a", { href: glass.link({ v: id }), "aria-current": id === now ? "page" : null, title: about }, title)));
-    const chosen = views.querySelector("[aria-current]");
-    const right = chosen instanceof HTMLElement ? chosen.offsetLeft - views.offsetLeft + chosen.offsetWidth : 0;
+    const link = (/** @type {View | undefined} */ view, /** @type {string} */ title, /** @type {boolean} */ isHere) =>
+      make("a", {
+        href: glass.link({ v: view?.id ?? "", ...(view?.id === "why" ? this.tensorHere() : {}) }), "aria-current": isHere ? "page" : null, title: view?.about ?? null,
+      }, title);
+    // a way leads to the first of its views that there is
+    fill(tabs, ...LOOKS.map((way) =>
+      link(way.views.find(isThere) ?? way.views[0], way.title, way === here)));
+    const within = here && here.views.length > 1 ? here.views : [];
+    this.within.hidden = within.length === 0;
+    fill(this.within, ...within.map((view) => link(view, view.title, view.id === now)));
+    const chosen = tabs.querySelector("[aria-current]");
+    const right = chosen instanceof HTMLElement ? chosen.offsetLeft - tabs.offsetLeft + chosen.offsetWidth : 0;
     // beyond the faded end
-    views.scrollLeft = Math.max(0, right - views.clientWidth + 64);
+    tabs.scrollLeft = Math.max(0, right - tabs.clientWidth + 64);
   }
 
   /** Dims whatever comes that leads to something that a saved page does not hold. */
@@ -296,14 +302,18 @@ export class GlassPage {
     if (!glass.run) return;
     glass.turn(which, by);
     if (which === "l") glass.go({ n: glass.state.n.replace(/^blocks\.\d+(?=\.)/, `blocks.${glass.layer}`) });
-    say(`layer ${glass.state.l ?? 0}, head ${glass.state.h ?? 0}`);
+    say(`L${glass.state.l ?? 0}H${glass.state.h ?? 0}`);
+  }
+
+  /** The tensor that is shown, as the address says it. @returns {Partial<State>} */
+  tensorHere() {
+    const tensor = this.open?.shown.tensor?.();
+    return tensor ? { n: tensor.name, at: tensor.at.join() } : {};
   }
 
   /** Opens a view on the tensor that is shown. @param {string} v */
   look(v) {
-    if (!this.glass.has(v)) return;
-    const tensor = this.open?.shown.tensor?.();
-    this.glass.go({ v, ...(tensor ? { n: tensor.name, at: tensor.at.join() } : {}) }, "new");
+    if (this.glass.has(v)) this.glass.go({ v, ...this.tensorHere() }, "new");
   }
 
   /** Gives the picture the whole page, or no longer. @param {boolean} [to] */

@@ -4,7 +4,7 @@ import { Trouble, chunks, refusal } from "./source.js";
 import { frames } from "./tiles.js";
 
 /** @typedef {import("./tiles.js").Tile} Tile */
-/** @typedef {"traces" | "walks" | "sweeps"} Streamed */
+/** @typedef {"traces" | "walks" | "sweeps" | "units" | "directions"} Streamed */
 /**
  * @typedef {{name: string, index: number[], tile: [number, number], level: number, pool: string, code: string,
  *   other?: string}} TileWanted

@@ -64,6 +64,8 @@ export class Glass {
       outdated: () => this.tellOutdated(""),
     };
     this.second = new LiveRun(source, "The other prompt", told);
+    /** The same prompt without what changes the run. */
+    this.plain = new LiveRun(source, "The prompt without the change", { ...told, ended: () => {} });
     this.first = new LiveRun(source, "The prompt", told, this.second);
   }
 

@@ -1,6 +1,7 @@
 // The right column: what is known of a token, of a head, of a cell, with where it comes from.
 import { whyWord } from "./address.js";
 import { anchor, figure, make, on, remark, short, within } from "./dom.js";
+import { handsOn, headPart, wordPart } from "./hands.js";
 import { SCORES, drawHead, scoreOf } from "./heads.js";
 import { aimOf, awaited, expectedAt, surpriseAt } from "./runs.js";
 import { piece, spelled } from "./text.js";
@@ -70,6 +71,7 @@ export function tokenNumbers(glass, q) {
   const token = run.tokens[q];
   if (!token) return make("section");
   const box = make("section", { class: "of-token" }, make("h2", "Token ", `${q} `, spelled(token.piece)));
+  box.append(handsOn(glass, wordPart(q)));
   const before = expectedAt(run, q);
   const nats = surpriseAt(run, q);
   const p = before?.logprob === null || before?.logprob === undefined ? null : Math.exp(before.logprob);
@@ -95,7 +97,7 @@ export function tokenNumbers(glass, q) {
     box.append(barTable(run.ahead ? "What it expects next" : "What it expects here", rows, 1));
   } else if (!run.trouble) {
     const none = run.done ? "Nothing is predicted here." : awaited(run, "what it expects");
-    box.append(remark(glass.model.lm_head ? none : "This model has no head for tokens, so it predicts nothing."));
+    box.append(remark(glass.model.lm_head ? none : "This model has no unembedding, so it predicts nothing."));
   }
   return box;
 }
@@ -134,12 +136,12 @@ export function headNumbers(glass, l, h, sheet) {
   const theirs = glass.other?.layers[l]?.heads[h];
   const box = make(
     "section", { class: "of-head" },
-    make("h2", make("a", { href: glass.link({ v: "head", l, h }) }, `Layer ${l}, head ${h}`)),
+    make("h2", make("a", { href: glass.link({ v: "head", l, h }) }, `L${l}H${h}`)), handsOn(glass, headPart(l, h)),
   );
   if (sheet) {
     const picture = make("canvas", {
       width: "256", height: "256", class: "preview", role: "img",
-      "aria-label": `Attention of layer ${l}, head ${h}: rows look, columns are looked at`,
+      "aria-label": `Attention of L${l}H${h}: rows look, columns are looked at`,
     });
     const context = picture.getContext("2d");
     if (context) drawHead(context, sheet, run.side, h, { x: 0, y: 0, size: 256 });

@@ -139,7 +139,7 @@ export function tourBar(glass) {
 export const viewOfTour = {
   id: "tour", title: "Tour", about: "How do I get from a word to its reason?", open: tourView,
   missing: (model) =>
-    model.lm_head ? null : "The tour follows a word that is predicted, and this model has no head for tokens.",
+    model.lm_head ? null : "The tour follows a word that is predicted, and this model has no unembedding.",
 };
 
 /** @param {Glass} glass @returns {import("./view.js").Shown} */

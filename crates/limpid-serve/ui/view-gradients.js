@@ -63,7 +63,7 @@ class GradientsView extends OpenView {
       at: () => [glass.layer, glass.head],
       choose: (l, h) => glass.go({ l, h }),
       open: () => glass.go({ v: "head" }, "new"),
-      words: (l, h, value) => `layer ${l}, head ${h}: ${value}`,
+      words: (l, h, value) => `L${l}H${h}: ${value}`,
     });
     const measures = div("tools", make("label", "Heads by ", this.measure));
     const [stream, heads] = [make("h2", "The residual stream"), make("h2", "The heads")];

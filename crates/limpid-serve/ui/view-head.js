@@ -1,6 +1,7 @@
 // One head: scores before the mask, scores after it, and the weights that come of them, each a picture of its own;
 // beside it, what the chosen token looks at, exactly.
 import { button, dim, div, fill, make, remark, short } from "./dom.js";
+import { edgePart, handsOn } from "./hands.js";
 import { HeatMap } from "./heat.js";
 import { kindOf } from "./heads.js";
 import { barTable, factList, headNumbers, whyLink } from "./numbers.js";
@@ -132,10 +133,11 @@ class HeadView extends OpenView {
       ["weight", isHidden ? "0" : short(weight, 6)],
     ]);
     const why = whyLink(glass, this.name(this.stage.tensor), [0, glass.head, q, k]);
+    const hands = isHidden ? "" : handsOn(glass, edgePart([glass.layer, glass.head, q, k]));
     const weights = (rows[2] ?? []).map((value, n) => ({ value: Number.isFinite(value) ? value : 0, n }));
     const present = weights.filter(({ value }) => value !== 0);
     const top = present.toSorted((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, LISTED);
-    if (top.length === 0) return [facts, why, remark("No weight of its row differs.")];
+    if (top.length === 0) return [facts, hands, why, remark("No weight of its row differs.")];
     const list = top.map(({ value, n }) => {
       const name = make("span", dim(`${n} `), spelled(/** @type {any} */ (run.tokens[n]).piece));
       return { name, value, text: short(value, 4), chosen: n === k, link: glass.link({ k: n }) };
@@ -148,7 +150,7 @@ class HeadView extends OpenView {
     }
     const table =
       other ? barTable("Weights of its row, minus the other’s", list) : barTable("Weights of its row", list, 1);
-    return [facts, why, table, make("p", { class: "sum" }, `sum ${total(weights).toFixed(4)}`)];
+    return [facts, hands, why, table, make("p", { class: "sum" }, `sum ${total(weights).toFixed(4)}`)];
   }
 
   update() {
@@ -156,7 +158,7 @@ class HeadView extends OpenView {
     const scores = run.layers[glass.layer]?.heads[glass.head];
     const kind = scores ? kindOf(scores) : null;
     const name = kind ? [dim(` ${kind.name} ${kind.value.toFixed(2)}`)] : [];
-    fill(this.title, `Layer ${glass.layer}, head ${glass.head}`, ...name);
+    fill(this.title, `L${glass.layer}H${glass.head}`, ...name);
     for (const each of this.stages.querySelectorAll("button")) {
       each.ariaPressed = `${each.dataset["stage"] === stage.id}`;
     }

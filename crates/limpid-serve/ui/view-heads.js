@@ -108,13 +108,13 @@ class HeadsView extends OpenView {
   /** @param {{l: number, h: number}} head */
   sentence({ l, h }) {
     const scores = this.run.layers[l]?.heads[h];
-    if (!scores) return `layer ${l}, head ${h}`;
+    if (!scores) return `L${l}H${h}`;
     const kind = kindOf(scores);
     const name = SCORES.find(({ key }) => key === this.state.m)?.name;
     const value = scoreOf(scores, this.state.m);
     const shown = name ? `, ${name} ${value === null ? "undefined here" : short(value, 4)}` : "";
     const named = kind ? `${kind.name} ${short(kind.value, 3)}` : "mixed";
-    return `layer ${l}, head ${h}: ${named}${shown}, largest weight ${short(scores.max, 4)}`;
+    return `L${l}H${h}: ${named}${shown}, largest weight ${short(scores.max, 4)}`;
   }
 
   layOut() {
@@ -164,7 +164,7 @@ class HeadsView extends OpenView {
       const name = kind && kind.key !== "entropy" ? kind.name : "";
       context.fillStyle = paint.ink("dim");
       context.textAlign = "left";
-      context.fillText(isByLayer ? name : size.thumb < 46 ? `${l}.${h}` : `L${l}H${h}`, x, y + size.thumb + 9);
+      context.fillText(isByLayer ? name : `L${l}H${h}`, x, y + size.thumb + 9);
     });
     const [row, col] = this.place;
     const box = size.thumb + 4;

@@ -279,10 +279,10 @@ function meanRatio(part = [], whole = []) {
 /** @param {import("./runs.js").Run} run @param {number} l @param {number} h */
 function headInWords(run, l, h) {
   const scores = run.layers[l]?.heads[h];
-  if (!scores) return `layer ${l}, head ${h}: not there yet`;
+  if (!scores) return `L${l}H${h}: not there yet`;
   const kind = kindOf(scores);
   const even = scores.entropy === null ? "" : `, evenness ${short(scores.entropy, 2)}`;
-  return `layer ${l}, head ${h}: ${kind ? `${kind.name} ${short(kind.value, 2)}` : "mixed"}${even}`;
+  return `L${l}H${h}: ${kind ? `${kind.name} ${short(kind.value, 2)}` : "mixed"}${even}`;
 }
 
 /** What a head of a kind looks at. @type {Record<string, string>} */

@@ -1,15 +1,17 @@
 // The MLP of a layer at a token: what goes into its activation, and which units write most, towards which tokens.
 import { curveChart } from "./curve.js";
 import { anchor, div, figure, fill, make, remark, scrolling, short } from "./dom.js";
+import { handsOn, mlpPart, unitPart } from "./hands.js";
 import { barCell, factList, headings, numberCell, tensorLink, whyLink } from "./numbers.js";
 import { piece, spelled } from "./text.js";
+import { UnitWords } from "./unit-words.js";
 import { OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
 
 /** @type {import("./view.js").View} */
 export const viewOfMlp = {
-  id: "mlp", title: "MLP", about: "Which units of a layer respond to a token?",
+  id: "mlp", title: "Units", about: "Which units of a layer respond to a token, and to what else?",
   open: (glass) => new MlpView(glass),
   needs: ({ l, q }, { run }) =>
     [`mlp?layer=${Math.min(l ?? 0, run.depth - 1)}&position=${Math.min(q ?? Infinity, run.tokens.length - 1)}`],
@@ -18,6 +20,7 @@ export const viewOfMlp = {
 class MlpView extends OpenView {
   title = make("h2", "…");
   chart = curveChart();
+  words = new UnitWords(this.glass, () => this.show());
   legend = remark("Reading the layer …");
   body = make("tbody");
   /** What the server says of the layer, of this run and of the other. @type {{ours: any, theirs: any} | null} */
@@ -33,7 +36,7 @@ class MlpView extends OpenView {
       "Units",
       make("table", { class: "plain-table terms" },
         make("caption", "Units that write most here, and the tokens that their writing makes likelier"),
-        headings(["unit", "before", "after", "writes", "", "makes likelier"], (n) => n > 0 && n < 4),
+        headings(["unit", "before", "after", "writes", "", "makes likelier", "responds to"], (n) => n > 0 && n < 4),
         this.body,
       ),
     ),
@@ -65,28 +68,32 @@ class MlpView extends OpenView {
   show() {
     if (!this.known) return;
     const { ours, theirs } = this.known;
-    const { activation, curve, edges, counts, units, d_ff: count } = ours;
+    const { layer, activation, curve, edges, counts, units, d_ff: count } = ours;
     const token = this.run.tokens[this.q];
-    fill(this.title, `Layer ${this.glass.layer}, MLP at `, token ? spelled(token.piece) : "");
-    const chosen = units.find((/** @type {any} */ { unit }) => unit === this.unit) ?? units[0];
+    fill(this.title, `L${layer} MLP at `, token ? spelled(token.piece) : "");
+    // one that is silenced is not among those that write most
+    const chosen = units.find((/** @type {any} */ { unit }) => unit === this.unit) ?? { unit: this.unit };
     const isGated = this.model.config["ffn_gated"] === true;
     const range = `from ${short(edges[0], 3)} to ${short(edges.at(-1), 3)}`;
     this.chart.show({
       x: curve.x, y: curve.y,
-      dot: chosen ? { x: chosen.pre, y: isGated ? heightAt(curve, chosen.pre) : chosen.post } : null,
+      dot: chosen.tokens ? { x: chosen.pre, y: isGated ? heightAt(curve, chosen.pre) : chosen.post } : null,
       bars: { edges, counts, all: theirs ? theirs.counts : ours.all },
       words: `${activation}, and ${figure(count, 0)} pre-activations at token ${this.q}, ${range}`,
     });
     const outline = `outline: the same ${theirs ? "in the other text" : "at all tokens"}`;
     const bars = `Bars: what goes into it, ${figure(count, 0)} units at this token; ${outline}`;
-    this.legend.textContent = `Curve: ${activation}. ${bars}. Dot: unit ${chosen?.unit ?? "–"}.`;
+    this.legend.textContent = `Curve: ${activation}. ${bars}. Dot: L${layer}U${chosen.unit}.`;
+    const known = this.words.of(layer, units.map((/** @type {any} */ { unit }) => unit))?.units ?? [];
     const most = Math.max(1e-30, ...units.map((/** @type {any} */ unit) => unit.write_norm));
-    fill(this.body, ...units.map((/** @type {any} */ unit) => this.row(unit, most, unit.unit === chosen?.unit)));
-    fill(this.numbers, this.layerNumbers(ours), ...(chosen ? [this.unitNumbers(chosen)] : []), this.links(chosen));
+    fill(this.body, ...units.map((/** @type {any} */ unit, /** @type {number} */ n) =>
+      this.row(unit, most, unit.unit === chosen.unit, this.words.words(known[n]))));
+    const [unit, page] = [this.unitNumbers(layer, chosen), this.words.page(layer, chosen.unit)];
+    fill(this.numbers, this.layerNumbers(ours), unit, page, this.links(chosen));
   }
 
-  /** @param {any} of @param {number} most @param {boolean} isChosen */
-  row({ unit, pre, post, write_norm: norm, tokens }, most, isChosen) {
+  /** @param {any} of @param {number} most @param {boolean} isChosen @param {(Node | string)[]} responds */
+  row({ unit, pre, post, write_norm: norm, tokens }, most, isChosen, responds) {
     const bar = make("span", { class: "bar" });
     bar.style.setProperty("width", `${(100 * norm) / most}%`);
     const likelier = tokens.flatMap((/** @type {[number, string, number]} */ [, text, logit]) => [
@@ -95,20 +102,23 @@ class MlpView extends OpenView {
     const name = anchor(this.glass.link(this.with({ neuron: `${unit}` })), `${unit}`);
     return make("tr", { class: isChosen ? "chosen" : null },
       make("th", { scope: "row" }, name), ...[pre, post, norm].map((value) => numberCell(short(value, 4))),
-      barCell(bar), make("td", ...likelier.slice(0, -1)));
+      barCell(bar), make("td", ...likelier.slice(0, -1)), make("td", ...responds));
   }
 
   /** @param {any} layer */
-  layerNumbers({ activation, d_ff: count, dead }) {
+  layerNumbers({ layer, activation, d_ff: count, dead }) {
     const facts = factList(
       [["activation", activation], ["units", figure(count, 0)], ["dead", `${figure(dead, 0)} of ${figure(count, 0)}`]],
     );
     const what = remark("Dead: it lets nothing through at any token of this text.");
-    return make("section", make("h2", `Layer ${this.glass.layer}, MLP`), facts, what);
+    const hands = handsOn(this.glass, mlpPart(layer));
+    return make("section", make("h2", `L${layer} MLP`), hands, facts, what);
   }
 
-  /** @param {any} of */
-  unitNumbers({ unit, pre, post, write_norm: norm, tokens }) {
+  /** @param {number} layer @param {any} of */
+  unitNumbers(layer, { unit, pre, post, write_norm: norm, tokens }) {
+    const [title, hands] = [make("h2", `L${layer}U${unit} at this token`), handsOn(this.glass, unitPart(layer, unit))];
+    if (!tokens) return make("section", title, hands, remark("It is not among those that write most here."));
     const logits = tokens.map((/** @type {[number, string, number]} */ [, text, logit]) =>
       [make("span", "logit of ", spelled(piece(text))), `${logit < 0 ? "" : "+"}${short(logit, 4)}`]);
     const facts = factList(
@@ -118,7 +128,7 @@ class MlpView extends OpenView {
       ],
     );
     return make(
-      "section", make("h2", `Unit ${unit}`), facts, whyLink(this.glass, this.hook("post"), [0, this.q, unit]),
+      "section", title, hands, facts, whyLink(this.glass, this.hook("post"), [0, this.q, unit]),
     );
   }
 

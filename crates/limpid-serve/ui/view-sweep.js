@@ -16,7 +16,7 @@ export const viewOfSweep = {
   id: "sweep", title: "Sweep", about: "Which activations make the difference between this text and another?",
   open: (glass) => new SweepView(glass),
   missing: (model) => {
-    if (!model.lm_head) return "This model has no head for tokens: there is no answer that a patch could bring back.";
+    if (!model.lm_head) return "This model has no unembedding: there is no answer that a patch could bring back.";
     return model.saved && !model.sweep ? "This file does not hold a sweep." : null;
   },
 };
@@ -177,9 +177,9 @@ class SweepView extends OpenView {
     const { swept, grid } = this;
     if (!swept || !grid) return "";
     const { layer, head, pos, n } = grid.place(row, col);
-    const heads = head === null ? [] : [`head ${head}`];
+    const name = head === null ? `layer ${layer}` : `L${layer}H${head}`;
     const positions = pos === null ? [] : [`position ${pos} (${this.glass.label(pos)})`];
-    const where = [`layer ${layer}`, ...heads, ...positions].join(", ");
+    const where = [name, ...positions].join(", ");
     const metric = swept.rows[layer]?.metric[n];
     if (metric === undefined) return `${where}: not computed yet`;
     return `${where}: restores ${value} of the difference (${swept.measured?.metric ?? "metric"} ${short(metric, 5)})`;

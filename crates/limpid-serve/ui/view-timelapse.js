@@ -69,7 +69,7 @@ class TimelapseView extends OpenView {
     label: "Heads",
     at: () => [this.glass.layer, this.glass.head],
     choose: (l, h) => this.glass.go({ l, h }),
-    words: (l, h, value) => `layer ${l}, head ${h}: ${value}`,
+    words: (l, h, value) => `L${l}H${h}: ${value}`,
   });
   tools = div(
     "tools", this.player, make("label", "Heads by ", this.score),
@@ -199,7 +199,7 @@ class TimelapseView extends OpenView {
     this.slider.value = `${now}`;
     this.slider.ariaValueText = `step ${frame.step}, loss ${short(lossOf(frame), 4)}`;
     this.drawCurve(this.track, "loss of the probe", frames.map(lossOf));
-    const course = `layer ${glass.layer}, head ${glass.head}: ${name}`;
+    const course = `L${glass.layer}H${glass.head}: ${name}`;
     this.drawCurve(this.course, course, frames.map((each) => this.valueOf(each, this.chosen)));
     const place = `Step ${figure(frame.step, 0)}, frame ${figure(now + 1, 0)} of ${figure(frames.length, 0)}`;
     const before = compared ? `; at step ${figure(compared.step, 0)} it was ${short(lossOf(compared), 4)}` : "";
@@ -248,7 +248,7 @@ class TimelapseView extends OpenView {
     const { depth, heads } = this.run;
     const scores = this.scoresOf(frame).map((value) => short(value, 4));
     const rows = indices(depth).map((layer) => [`${layer}`, ...scores.slice(layer * heads, (layer + 1) * heads)]);
-    const course = `layer ${this.glass.layer}, head ${this.glass.head}: ${name}`;
+    const course = `L${this.glass.layer}H${this.glass.head}: ${name}`;
     const steps = this.frames.map((each) =>
       [`${each.step}`, short(lossOf(each), 4), short(this.valueOf(each, this.chosen), 4)]);
     fill(
@@ -290,7 +290,7 @@ class TimelapseView extends OpenView {
       this.numbers,
       make("h2", `Step ${figure(frame.step, 0)}`),
       make("p", { class: "said" }, dim(...readable(prompt, true)), ...readable(frame.sample, true)),
-      make("h2", `Layer ${layer}, head ${head}`), picture,
+      make("h2", `L${layer}H${head}`), picture,
       factList(MEASURES.map(({ key, name }) => [name, short(this.scoreOf(frame, this.chosen, key), 3)])),
       make("h2", `Layer ${layer}, mean length of a vector`), factList(norms),
     );

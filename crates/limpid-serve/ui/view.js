@@ -32,9 +32,9 @@ import { asTrouble } from "./source.js";
  * @property {Record<string, () => void>} [keys]
  */
 
-/** Why a model without a head for tokens has no such view. @param {string} so */
+/** Why a model without an unembedding has no such view. @param {string} so */
 export const headless = (so) =>
-  (/** @type {any} */ model) => (model.lm_head ? null : `This model has no head for tokens${so}`);
+  (/** @type {any} */ model) => (model.lm_head ? null : `This model has no unembedding${so}`);
 
 /** The nearest name to one that is not there, where the server says it in quotes. @param {Trouble} trouble */
 export const nearestIn = ({ code, message }) =>

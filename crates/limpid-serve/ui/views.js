@@ -1,4 +1,5 @@
-// All views, in the groups and in the order of their tabs.
+// All views, by the ways to look that they belong to.
+import { viewOfDirections } from "./view-directions.js";
 import { viewOfEmbed } from "./view-embed.js";
 import { viewOfGradients } from "./view-gradients.js";
 import { viewOfHead } from "./view-head.js";
@@ -17,14 +18,23 @@ import { viewOfTour } from "./tour.js";
 import { viewOfWalks } from "./view-walks.js";
 import { viewOfWhy } from "./view-why.js";
 
-/** @type {{title: string, views: import("./view.js").View[]}[]} */
-export const GROUPS = [
-  { title: "Look", views: [viewOfMap, viewOfPath, viewOfText, viewOfHeads, viewOfHead, viewOfMlp, viewOfLens] },
+/**
+ * The ways to look, in the order of their tabs, named for what they answer. One of several views leads to the first that
+ * there is.
+ * @type {{title: string, views: import("./view.js").View[]}[]}
+ */
+export const LOOKS = [
+  { title: "Overview", views: [viewOfMap] },
+  { title: "Why this word", views: [viewOfPath] },
+  { title: "Surprise", views: [viewOfText] },
+  { title: "Attention", views: [viewOfHeads, viewOfHead] },
+  { title: "Units", views: [viewOfMlp] },
+  { title: "Layers", views: [viewOfLens] },
+  { title: "What matters", views: [viewOfSweep, viewOfGradients, viewOfDirections] },
   { title: "Training", views: [viewOfTraining, viewOfTimelapse] },
-  { title: "Reach in", views: [viewOfSweep, viewOfGradients] },
   { title: "Numbers", views: [viewOfTable, viewOfWhy, viewOfEmbed, viewOfNotation] },
   { title: "Learn", views: [viewOfTour, viewOfWalks] },
 ];
 
 /** @type {import("./view.js").View[]} */
-export const VIEWS = GROUPS.flatMap(({ views }) => views);
+export const VIEWS = LOOKS.flatMap(({ views }) => views);

@@ -17,7 +17,7 @@ const GLOSSARY = {
     "The feed-forward network of a block: units that respond to what the stream holds at one token, and write to it.",
   stream: "The residual stream: one vector for each token, to which every part of the model adds.",
   embedding: "The vector that the model has learned for a token: where its stream begins.",
-  lens: "The logit lens: what the head would predict if the stream of an earlier block were the last.",
+  lens: "The logit lens: what the unembedding would predict if the stream of an earlier block were the last.",
   perplexity: "The exponential of the mean surprise: among so many equally likely tokens the model seems to choose.",
   unit: "One element inside an MLP, with one weight vector that it responds to and one that it writes.",
   units: "The elements inside an MLP: each has one weight vector that it responds to and one that it writes.",

@@ -8,6 +8,7 @@
 use limpid_base::nearest::nearest;
 use limpid_core::numeric::math;
 use limpid_core::numeric::random;
+use serde::Serialize;
 use std::str::FromStr;
 
 /// How a direction is found.
@@ -68,7 +69,7 @@ pub struct FoundDirection {
 }
 
 /// How well a direction tells pairs of rows apart. Chance is 0.5.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Separation {
     /// Which part of the rows lies on the right side; a row between the sides counts half.
     pub accuracy: f64,

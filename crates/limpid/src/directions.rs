@@ -10,9 +10,12 @@ use crate::model::{Mode, Model};
 use crate::trace::Keep;
 use crate::trace::directions::{DirectionMethod, FoundDirection, Separation};
 use crate::trace::interventions::{Direction, InterventionError, Interventions, Numbers, Step, StepSite, position_in};
+use limpid_base::budget::Budget;
 use limpid_base::plural::plural;
+use serde::Serialize;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The position whose activations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +93,7 @@ impl DirectionQuestion {
 }
 
 /// The direction of a layer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerDirection {
     /// The layer.
     pub layer: usize,
@@ -106,6 +109,7 @@ pub struct LayerDirection {
     /// prompts. A step's `when` can have it as `above`.
     pub threshold: f64,
     /// How well it tells pairs of prompts apart that it was not made from, if there are any.
+    #[serde(flatten)]
     pub separation: Option<Separation>,
 }
 
@@ -113,7 +117,7 @@ pub struct LayerDirection {
 pub const STRENGTHS: [f32; 3] = [0.5, 1.0, 2.0];
 
 /// What a model writes with a direction added, or projected out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DirectionEffect {
     /// What was done: `as it is`, `by 0.5`, `projected out`.
     pub name: String,
@@ -156,13 +160,22 @@ impl Lm {
     /// If a site, layer, head, unit or position does not exist, a prompt cannot be run, there are too few pairs, the
     /// prompts do not differ, or an activation is NaN or infinite.
     pub fn directions(&self, question: &DirectionQuestion) -> Result<Directions> {
+        self.directions_within(question, &Arc::default())
+    }
+
+    /// [`Lm::directions`] with a budget for the runs of the prompts.
+    ///
+    /// # Errors
+    /// As there, and if the budget is spent.
+    pub fn directions_within(&self, question: &DirectionQuestion, budget: &Arc<Budget>) -> Result<Directions> {
         let held_out = question.held_out_pairs()?;
         let named = Model::new(self.config(), Mode::Inspect { batch: 1, context: 1 })?;
         let sites = sites(&named, question)?;
         let mut rows: Vec<[Vec<Vec<f64>>; 2]> = vec![Default::default(); sites.len()];
         for pair in question.pairs.iter().chain(&question.test_pairs) {
             for (side, ids) in pair.iter().enumerate() {
-                let run = self.trace_ids(ids, Keep::default())?;
+                let mut run = self.trace_ids(ids, Keep::default())?;
+                run.spend(budget);
                 for ((_, site, shown), rows) in sites.iter().zip(&mut rows) {
                     let tensor = run.shared(&site.name)?;
                     let row = row(&tensor.values, tensor.shape[1], (question.position, shown))?;

@@ -10,7 +10,7 @@ use crate::data::source::TextSource;
 use crate::error::{Error, Result};
 use crate::receipt::sha256;
 use crate::tokenizer::Tokenizer;
-use crate::trace::mlp::{DEAD, UnitWords, unit_words};
+use crate::trace::mlp::{UnitWords, unit_words};
 use crate::trace::{Keep, TraceError};
 use limpid_base::budget::{Budget, Spent};
 use limpid_base::files::read_text;
@@ -90,7 +90,7 @@ pub struct UnitPlaces {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct UnitPlace {
-    /// At how many tokens it is not dead.
+    /// At how many tokens its activation is positive.
     fires: usize,
     /// Tokens, by place, and the activation there, the one of the greatest magnitude first.
     most: Vec<(u32, f32)>,
@@ -116,7 +116,7 @@ pub struct UnitPage {
     pub layer: usize,
     /// The unit.
     pub unit: usize,
-    /// At how many tokens of the text its activation is above [`DEAD`].
+    /// At how many tokens of the text its activation is positive.
     pub fires: usize,
     /// Where it responds most, the greatest activation first.
     pub contexts: Vec<UnitContext>,
@@ -156,7 +156,7 @@ impl UnitPlaces {
         let units = &mut self.layers[layer];
         for (row, values) in activations.chunks_exact(units.len()).enumerate() {
             for (own, value) in units.iter_mut().zip(values).filter(|(_, value)| value.is_finite()) {
-                own.fires += usize::from(value.abs() >= DEAD);
+                own.fires += usize::from(*value > 0.0);
                 let smaller = |(_, other): &(u32, f32)| other.abs() < value.abs();
                 let place = own.most.iter().position(smaller).unwrap_or(own.most.len());
                 if place < PLACES && *value != 0.0 {

@@ -144,10 +144,9 @@ pub fn run(mut args: Args) -> Result<()> {
     if args.json {
         let mut all = as_json(&args, &found);
         if let Some((layer, effects)) = &effects {
-            let effect = |one: &DirectionEffect| json!({ "name": one.name, "steps": one.steps, "text": one.text });
             all["best"] = layer.layer.into();
             all["prompt"] = prompt.into();
-            all["effects"] = effects.iter().map(effect).collect();
+            all["effects"] = json!(effects);
         }
         return show::json(&all);
     }
@@ -275,20 +274,9 @@ fn steps(found: &Directions, out: &Path) -> Option<Interventions> {
 }
 
 fn as_json(args: &Args, found: &Directions) -> Value {
-    let layer = |one: &LayerDirection| {
-        let mut layer = json!({
-            "layer": one.layer, "site": one.site, "norm": one.norm, "share": one.share,
-            "threshold": one.threshold, "vector": one.vector
-        });
-        if let Some(told) = one.separation {
-            layer["accuracy"] = told.accuracy.into();
-            layer["by_chance"] = told.by_chance.into();
-        }
-        layer
-    };
     let mut all = json!({
         "method": args.method.name(), "pairs": found.pairs, "held_out": found.held_out,
-        "layers": found.layers.iter().map(layer).collect::<Vec<_>>(),
+        "layers": found.layers,
     });
     if found.held_out > 0 {
         all["chance"] = 0.5.into();

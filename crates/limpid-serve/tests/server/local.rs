@@ -90,6 +90,8 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
         (inside, "POST", asked("units"), json!({ "layer": 0, "units": [0, 1], "text": "to be or not to be" })),
         (inside, "POST", asked("units"), json!({ "layer": 9, "units": [0] })),
         (inside, "POST", asked("units"), json!({ "layer": 0, "units": [] })),
+        (inside, "POST", asked("directions"), json!({ "positive": ["to be"], "negative": ["or not"], "write": 5 })),
+        (inside, "POST", asked("directions"), json!({ "positive": ["to be"], "negative": [] })),
         (inside, "POST", asked("nothing"), json!({})),
         (inside, "POST", asked("walks"), json!({ "walk": "none" })),
         (inside, "GET", asked("model"), Value::Null),

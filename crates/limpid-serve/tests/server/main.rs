@@ -6,6 +6,7 @@
 mod answers;
 mod bodies;
 mod common;
+mod directions;
 mod documents;
 mod intervene;
 mod local;

@@ -228,10 +228,11 @@ test("a selection holds everywhere, and the address holds all of it", async ({ p
   await complete(page);
   await page.locator("#glass-chips .token").nth(2).click();
   await expect(page.locator("#glass-chips .token").nth(2)).toHaveAttribute("aria-selected", "true");
-  await page.locator("#glass-tabs a", { hasText: "Text" }).click();
+  await page.locator("#glass-tabs a", { hasText: "Surprise" }).click();
   await expect(page.locator(".chart")).toBeVisible();
   await expect(page.locator("#glass-numbers h2")).toContainText("Token 2");
-  await page.locator("#glass-tabs a").filter({ hasText: /^One head$/ }).click();
+  await page.locator("#glass-tabs a", { hasText: "Attention" }).click();
+  await page.locator("#glass-within a", { hasText: "One head" }).click();
   await painted(page);
   await page.keyboard.press("]");
   await page.keyboard.press("}");
@@ -322,9 +323,9 @@ test("every view goes by keyboard alone", async ({ page }) => {
     await cell.focus();
     await page.keyboard.press("ArrowDown");
     await page.keyboard.press("ArrowRight");
-    await expect(page.locator("#spoken")).toContainText("layer 1, head 1");
+    await expect(page.locator("#spoken")).toContainText("L1H1");
     await page.keyboard.press("Enter");
-    await expect(page.locator(".head h2").first()).toContainText("Layer 1, head 1");
+    await expect(page.locator(".head h2").first()).toContainText("L1H1");
   }
   // the table: its cells, and its search
   await page.evaluate(() => (location.hash = "v=table"));
@@ -437,7 +438,7 @@ test("steps change the run in every view, and what is wrong with them is said be
   await look(page, `v=map&p=${encodeURIComponent(text)}`, "TWIN");
   const plain = await trace(page);
   await page.keyboard.press("i");
-  const [steps, fault, run] = [page.getByLabel("changed by"), page.locator("#glass-steps-fault"),
+  const [steps, fault, run] = [page.getByLabel("Steps that change the run"), page.locator("#glass-steps-fault"),
     page.locator("#glass-run")];
   await expect(steps).toBeFocused();
   for (const [given, said] of [["[{", "not JSON"], ['[{"ablate": "blocks.0.hook_mlp_uot"}]', "did you mean"],
@@ -461,7 +462,6 @@ test("steps change the run in every view, and what is wrong with them is said be
       + `--prompt 'Once upon a time, there'\\''s was' --intervene '${zero}'`);
   // beside the same text without the change: what is before the place is the same
   await page.getByRole("button", { name: "Compare" }).click();
-  await run.click();
   await expect(page.locator("#glass-notice")).toContainText("this run minus the same text without the change");
   const less = await json(page, `traces/${changed}/tensors/blocks.1.hook_resid_pre?other=${plain}`);
   const rows = [2, 3].map((row) => less.values.slice(row * less.shape[2], (row + 1) * less.shape[2])
@@ -544,7 +544,7 @@ test("a trace that the server forgot is asked for again, without a word", async 
   await page.evaluate((id) => fetch(`/inspect/v1/traces/${id}`, { method: "DELETE" }), id);
   await page.keyboard.press("]");
   await painted(page);
-  await expect(page.locator(".head h2").first()).toContainText("Layer 1, head 0");
+  await expect(page.locator(".head h2").first()).toContainText("L1H0");
   await expect(page.locator("#glass-numbers .sum")).toHaveText(/sum (1\.0000|0\.9999|1\.0001)/);
   await expect(page.locator("#glass .trouble")).toHaveCount(0);
 });

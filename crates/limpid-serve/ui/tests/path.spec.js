@@ -415,22 +415,23 @@ test("a completion that fills the context keeps its first token when it is looke
   await expect(page.locator("#glass-notice")).not.toContainText("left out");
 });
 
-test("tabs are grouped, no two called alike, and the chosen one is in sight on a phone in its place",
+test("no two tabs are called alike, and the chosen one is in sight on a phone in its place",
   async ({ page }) => {
   await page.setViewportSize({ width: 400, height: 800 });
   await page.goto(`${at("BASE")}/#v=notation`);
   await complete(page);
-  const names = await page.locator("#glass-tabs a").allTextContents();
+  const names = await page.locator(".bar-of-tabs a").allTextContents();
   expect(new Set(names).size).toBe(names.length);
-  await expect(page.locator(".groups a")).toHaveText(["Look", "Training", "Reach in", "Numbers", "Learn"]);
-  for (const group of await page.locator(".groups a").all()) await expect(group).toBeInViewport();
+  await expect(page.locator("#glass-tabs [aria-current=page]")).toHaveText("Numbers");
   await expect(page.locator("#glass-tabs [aria-current=page]")).toBeInViewport();
+  await expect(page.locator("#glass-within [aria-current=page]")).toHaveText("Notation");
+  await expect(page.locator("#glass-within [aria-current=page]")).toBeInViewport();
   // all of it, before the faded end, whatever stands beside the tabs
   await page.goto(`${at("BASE")}/#v=lens`);
   await page.reload();
   await complete(page);
   await expect(page.locator("#glass-why")).toBeVisible();
-  const ends = () => page.evaluate(() => [".views [aria-current]", ".views"].map((one) => document.querySelector(one)
+  const ends = () => page.evaluate(() => ["#glass-tabs [aria-current]", "#glass-tabs"].map((one) => document.querySelector(one)
     .getBoundingClientRect().right));
   await expect.poll(async () => (await ends()).reduce((chosen, all) => all - chosen)).toBeGreaterThan(32);
 });
@@ -493,7 +494,7 @@ test("a head is called the same in the terminal and in the page", async ({ page 
       await page.evaluate(([l, h]) => (location.hash = location.hash.replace(/&[lh]=\d+/g, "") + `&l=${l}&h=${h}`),
         [l, h]);
       const inTerminal = rows[l].trim().split(/ {2,}/)[h + 1].split(" ")[0];
-      await expect(page.locator(".heads .cell-line")).toContainText(`layer ${l}, head ${h}: ${inTerminal}`);
+      await expect(page.locator(".heads .cell-line")).toContainText(`L${l}H${h}: ${inTerminal}`);
     }
   }
 });

@@ -64,7 +64,7 @@ test("a sweep is read by keys", async ({ page }) => {
   await cell.focus();
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("End");
-  await expect(cell).toHaveAttribute("aria-label", /^layer 0, head 1, position \d+ \(.*boy\): restores/);
+  await expect(cell).toHaveAttribute("aria-label", /^L0H1, position \d+ \(.*boy\): restores/);
   const label = await cell.getAttribute("aria-label");
   await page.keyboard.press("Enter");
   const pos = Number(/position (\d+)/.exec(label)[1]);
@@ -123,7 +123,7 @@ test("gradients of the chosen word", async ({ page }, info) => {
   const cell = page.locator(".live-cell").last();
   await cell.focus();
   await page.keyboard.press("ArrowDown");
-  await expect(cell).toHaveAttribute("aria-label", /^layer 1, head 0: −?[\d.e−]+$/);
+  await expect(cell).toHaveAttribute("aria-label", /^L1H0: −?[\d.e−]+$/);
   await page.keyboard.press("Enter");
   await expect(page).toHaveURL(/v=head/);
 });

@@ -70,8 +70,8 @@ test("a time-lapse is scrubbed and compared by mouse", async ({ page }, info) =>
   await holds(page, "Step 10: previous token, less that of step 0", then.map((one, n) => one - first[n]));
   const [x, y, cw, ch] = (await page.locator(".timelapse .heat").getAttribute("data-cells")).split(" ").map(Number);
   await page.locator(".timelapse .heat").click({ position: { x: x + 1.5 * cw, y: y + 1.5 * ch } });
-  await expect(page.locator("#glass-numbers")).toContainText("Layer 1, head 1");
-  await expect(page.locator(".timelapse canvas[aria-label^='layer 1, head 1: previous token, less that of step 0']"))
+  await expect(page.locator("#glass-numbers")).toContainText("L1H1");
+  await expect(page.locator(".timelapse canvas[aria-label^='L1H1: previous token, less that of step 0']"))
     .toBeVisible();
   expect(await barriers(page)).toEqual([]);
   // the address holds all of it
@@ -110,7 +110,7 @@ test("a time-lapse is scrubbed and played by keys", async ({ page }) => {
   // heads
   await page.locator(".timelapse .live-cell").focus();
   await page.keyboard.press("ArrowDown");
-  await expect(page.locator("#glass-numbers")).toContainText("Layer 1, head 0");
+  await expect(page.locator("#glass-numbers")).toContainText("L1H0");
 });
 
 test("a time-lapse grows while the run trains", async ({ page }) => {

@@ -23,7 +23,7 @@ test("a training opens on its curve, its sample and its time-lapse, and stops in
     await page.goto(address);
     await expect(page.locator(".training .lead")).toContainText(/^Step [\d,]+ of 1,000,000: loss \d/,
       { timeout: 60_000 });
-    await expect(page.locator("#glass-tabs [aria-current=page]")).toHaveText("Loss curve");
+    await expect(page.locator("#glass-tabs [aria-current=page]")).toHaveText("Training");
     await expect(page.locator(".training canvas").first()).toHaveAttribute("aria-label",
       /^training loss, nats a token: from/);
     await expect(page.locator(".training h2", { hasText: "A sample after step" })).toBeVisible();

@@ -156,7 +156,7 @@ test("a lesson has an address and keys, its pictures say their numbers, and it g
 test("a walk begins with its first step, whatever was looked at before", async ({ page }) => {
   await look(page, `v=head&${PROMPT}&s=weights`);
   await page.locator("#glass-tabs a", { hasText: "Learn" }).click();
-  await page.locator("#glass-tabs a", { hasText: "Walks" }).click();
+  await page.locator("#glass-within a", { hasText: "Walks" }).click();
   await expect(page.locator(".steps span")).toHaveText(/^1 of \d+$/, { timeout: 120_000 });
   // and its list leads to the others
   await page.locator(".contents a").nth(2).click();
@@ -421,7 +421,7 @@ test("without a head for tokens, the views that need one say so", async ({ page 
   });
   for (const view of ["lens", "path"]) {
     await look(page, `v=${view}`);
-    await expect(page.locator("#glass-view")).toContainText("This model has no head for tokens");
+    await expect(page.locator("#glass-view")).toContainText("This model has no unembedding");
   }
 });
 

@@ -61,7 +61,7 @@ pub fn print(args: &Args, checkpoint: Checkpoint, (layer, unit): (usize, usize))
     let share = 100.0 * page.fires as f64 / places.tokens.len() as f64;
     let tokens = limpid_base::units::commas(places.tokens.len());
     let about = format!(
-        "{name}, unit {unit} of layer {layer}'s MLP, responds to {share:.1} % of {tokens} tokens of \
+        "{name}, unit {unit} of layer {layer}'s MLP, is positive at {share:.1} % of {tokens} tokens of \
                          {}.",
         places.text
     );
