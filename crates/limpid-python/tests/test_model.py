@@ -134,6 +134,42 @@ def test_interventions_change_one_model_and_not_the_other(lm):
         lm.intervene([{"ablate": "blocks.0.attn.hook_zz"}])
 
 
+def test_a_unit_is_what_the_command_says(run, lm):
+    text = "Once upon a time there was a little boy and a little girl."
+    mine = lm.unit(1, 3, text)
+    ids = lm.tokenizer.encode(text)
+    post = np.concatenate([np.asarray(lm.trace(ids[at:at + 32])["blocks.1.mlp.hook_post"])[0, :, 3]
+                           for at in range(0, len(ids), 32)])
+    order = sorted(range(len(ids)), key=lambda at: (-abs(post[at]), at))[:8]
+    assert [one["position"] for one in mine["contexts"]] == order
+    assert [one["value"] for one in mine["contexts"]] == [float(post[at]) for at in order]
+    assert mine["fires"] == (post > 0).sum() and mine["unit"] == "L1U3" and len(mine["raised"]) == 8
+    said = command("inspect", run.folder, "--unit", "L1U3", "--json")
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout) == lm.unit(1, 3)
+    with pytest.raises(Exception, match="there is no unit 999"):
+        lm.unit(1, 999, text)
+
+
+def test_a_direction_shows_what_it_does(run, lm):
+    words = [("a boy", "a girl"), ("the boy", "the girl"), ("one boy", "one girl"), ("his boy", "her girl")]
+    pairs = [(f"Once there was {a}", f"Once there was {b}") for a, b in words]
+    mine = lm.direction(pairs, write=5)
+    assert (mine["pairs"], mine["held_out"], mine["chance"]) == (3, 1, 0.5)
+    assert [one["name"] for one in mine["effects"]] == ["as it is", "by 0.5", "by 1", "by 2", "projected out"]
+    for effect in mine["effects"]:
+        changed = lm.intervene(effect["steps"]) if effect["steps"] else lm
+        assert changed.generate(pairs[0][1], max_tokens=5, temperature=0.0).text == effect["text"]
+    flags = [word for a, b in pairs for word in ("--positive", a, "--negative", b)]
+    said = command("direction", run.folder, *flags, "--write", 5, "--json")
+    assert said.returncode == 0, said.stderr
+    told = json.loads(said.stdout)
+    assert [told[name] for name in ("layers", "best", "effects")] == [mine[name] for name in ("layers", "best", "effects")]
+    # what it tells apart it was not made from
+    own = lm.direction(pairs[:3], test_pairs=pairs[3:])
+    assert own["layers"] == mine["layers"]
+
+
 def test_a_sweep_is_a_loop_of_single_runs(lm):
     clean, corrupt = "Once upon a time there was a cat", "Once upon a time there was a dog"
     ids = [lm.tokenizer.encode(text) for text in (clean, corrupt)]

@@ -29,7 +29,8 @@ export function beforeAfter(glass, element) {
   function changes(steps, prompt) {
     const list = steps.map((step, n) => {
       const words = stepInWords(step, prompt);
-      return make("li", words, " ", button("Undo", () => undo(glass, n), { class: "quiet", "aria-label": `Undo: ${words}` }));
+      const back = button("Undo", () => undo(glass, n), { class: "quiet", "aria-label": `Undo: ${words}` });
+      return make("li", words, " ", back);
     });
     return make("ul", { class: "changes" }, ...list);
   }
@@ -45,7 +46,8 @@ export function beforeAfter(glass, element) {
         numberCell(shareOf(now, id)));
     });
     const token = after.tokens[q];
-    const caption = make("caption", after.ahead ? "After " : "In place of ", token ? spelled(token.piece) : "", " it expects");
+    const where = after.ahead ? "After " : "In place of ";
+    const caption = make("caption", where, token ? spelled(token.piece) : "", " it expects");
     return make("table", { class: "plain-table" }, caption,
       headings(["word", "before", "after"], (n) => n > 0), make("tbody", ...rows));
   }
@@ -68,7 +70,8 @@ export function beforeAfter(glass, element) {
         ? make("p", { class: "note" }, `${short(before.loss, 3)} → ${short(after.loss, 3)} nats a token`)
         : dim(isDone ? "" : "Running …");
       const hasWords = isDone && (before.predictions[glass.q]?.top.length ?? 0) > 0;
-      fill(element, changes(steps, state.p ?? glass.model.example ?? ""), ...(hasWords ? [table(before, after)] : []), losses);
+      const list = changes(steps, state.p ?? glass.model.example ?? "");
+      fill(element, list, ...(hasWords ? [table(before, after)] : []), losses);
     },
   };
 }

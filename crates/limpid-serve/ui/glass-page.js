@@ -194,7 +194,8 @@ export class GlassPage {
       (view.missing?.(glass.model) ?? null) === null && glass.holds({ v: view.id });
     const link = (/** @type {View | undefined} */ view, /** @type {string} */ title, /** @type {boolean} */ isHere) =>
       make("a", {
-        href: glass.link({ v: view?.id ?? "", ...(view?.id === "why" ? this.tensorHere() : {}) }), "aria-current": isHere ? "page" : null, title: view?.about ?? null,
+        href: glass.link({ v: view?.id ?? "", ...(view?.id === "why" ? this.tensorHere() : {}) }),
+        "aria-current": isHere ? "page" : null, title: view?.about ?? null,
       }, title);
     // a way leads to the first of its views that there is
     fill(tabs, ...LOOKS.map((way) =>

@@ -59,7 +59,9 @@ on(document, "keydown", (event) => event.key === "Tab" && (pressed = ""), { capt
 /** @param {string} key @param {HTMLElement} made */
 function keepFocus(key, made) {
   if (key !== pressed) return;
-  requestAnimationFrame(() => document.activeElement === document.body && made.isConnected && made.focus({ preventScroll: true }));
+  requestAnimationFrame(() => {
+    if (document.activeElement === document.body && made.isConnected) made.focus({ preventScroll: true });
+  });
 }
 
 /** @param {Part} part @param {string} prompt */
@@ -92,7 +94,9 @@ export function stepInWords(step, prompt) {
   /** @type {Record<string, string>} */
   const names = {
     "attn.hook_z": `L${l}H${step.head}`, "mlp.hook_post": `L${l}U${step.unit}`, hook_mlp_out: `L${l} MLP`,
-    hook_attn_out: `L${l} attention`, "attn.hook_pattern": `L${l}H${step.head}, ${step.pos} → ${step.key ?? "all"}`,
+    hook_attn_out: `L${l} attention`, hook_resid_pre: `the stream before layer ${l}`,
+    hook_resid_post: `the stream after layer ${l}`,
+    "attn.hook_pattern": `L${l}H${step.head}, ${step.pos} → ${step.key ?? "all"}`,
   };
   const isWord = l === "0" && rest === "hook_resid_pre" && Number.isInteger(step.pos);
   const isNamed = !/undefined/.test(names[rest] ?? "undefined");
@@ -101,7 +105,10 @@ export function stepInWords(step, prompt) {
   const isOther = text !== undefined && text !== prompt;
   if (step.ablate) return `${part} silenced`;
   if (step.patch) return isOther ? `${part} taken from “${text}”` : `${part} frozen`;
-  if (!step.scale) return site ? `${Object.keys(step)[0]} ${part}` : JSON.stringify(step);
+  if (step.project_out) return `a direction projected out of ${part}`;
+  if (step.steer) return `a direction added to ${part}, times ${step.by ?? 1}`;
+  if (step.set) return `${part} set`;
+  if (!step.scale) return JSON.stringify(step);
   return step.by === 0 ? `${part} silenced` : step.by === 0.5 ? `${part} halved` : `${part} times ${step.by}`;
 }
 
@@ -124,7 +131,9 @@ export function handsOn(glass, part) {
   }
   const prompt = glass.state.p ?? glass.model.example ?? "";
   const steps = stepsOf(glass.state.i);
-  const now = steps.findIndex((step) => siteOf(step) === part.site && isOf(step, part));
+  // one deed at a time; what was steered or set by hand stays beside it
+  const now = steps.findIndex((step) =>
+    (step.ablate ?? step.scale ?? step.patch) === part.site && isOf(step, part));
   const box = div("hands");
   const menu = make("div", { class: "segments", role: "group", "aria-label": `Change ${part.name}` });
   const doneAs = (/** @type {string} */ id) => now >= 0 && deedOf(steps[now], prompt) === id;

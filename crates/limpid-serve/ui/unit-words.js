@@ -1,4 +1,4 @@
-// What units of an MLP respond to in a text, as words and as places of the text: of the units of a table and of one unit.
+// What units of an MLP respond to in a text: those of a table as words, one as places of the text.
 import { troubleNote } from "./answer.js";
 import { button, dim, fill, figure, make, onSubmit, remark, short } from "./dom.js";
 import { barTable, share100 } from "./numbers.js";
@@ -31,7 +31,10 @@ export class UnitWords {
   /** @param {number} layer @param {number[]} units */
   key = (layer, units) => `${this.glass.model.fingerprint} ${layer} ${units} ${this.text}`;
 
-  /** What is known of some units of a layer; asks for it, if nothing is. @param {number} layer @param {number[]} units */
+  /**
+   * What is known of some units of a layer; asks for it, if nothing is.
+   * @param {number} layer @param {number[]} units
+   */
   of(layer, units) {
     const { glass } = this;
     const key = this.key(layer, units);
@@ -66,7 +69,8 @@ export class UnitWords {
 
   /** A field for another text. */
   form() {
-    const field = make("textarea", { rows: "3", "aria-label": "Text to look in", placeholder: "Another text to look in" });
+    const words = { "aria-label": "Text to look in", placeholder: "Another text to look in" };
+    const field = make("textarea", { rows: "3", ...words });
     field.value = this.text;
     const form = make("form", field, make("button", { type: "submit" }, "Look there"));
     onSubmit(form, () => {

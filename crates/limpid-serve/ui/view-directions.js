@@ -33,8 +33,8 @@ class DirectionsView extends OpenView {
     ...[["mean", "difference of the means"], ["pca", "principal component"], ["probe", "linear probe"]]
       .map(([value = "", title = ""]) => make("option", { value }, title)));
   go = make("button", { type: "submit" }, "Find the direction");
-  result = div("stack", remark("The texts are pairs: the first with the first, and so on. Give four pairs or more, and it " +
-    "is tested on the last quarter, which it is not made from."));
+  result = div("stack", remark("The texts are pairs: the first with the first, and so on. Give four pairs or more, and " +
+    "it is tested on the last quarter, which it is not made from."));
   form = make("form", { class: "sweep-form" }, make("label", "More like these, a text a line", this.positive),
     make("label", "than like these", this.negative), div("tools", this.method, this.go));
   element = div("directions", this.form, this.notice, this.result);
@@ -53,7 +53,8 @@ class DirectionsView extends OpenView {
   }
 
   async find() {
-    const lines = (/** @type {HTMLTextAreaElement} */ { value }) => value.split("\n").filter((line) => line.trim() !== "");
+    const lines = (/** @type {HTMLTextAreaElement} */ { value }) =>
+      value.split("\n").filter((line) => line.trim() !== "");
     const body = {
       positive: lines(this.positive), negative: lines(this.negative), method: this.method.value, write: WRITE,
     };
@@ -71,7 +72,7 @@ class DirectionsView extends OpenView {
   /** @param {any} found */
   show({ pairs, held_out: tested, layers, best, prompt, effects }) {
     const about = tested > 0
-      ? `From ${plural(pairs, "pair")}, tested on ${tested} others; chance is 50 %.`
+      ? `From ${plural(pairs, "pair")}, tested on ${plural(tested, "other")}; chance is 50 %.`
       : `From ${plural(pairs, "pair")}, not tested on others: give four or more.`;
     const rows = layers.map((/** @type {any} */ one) => make("tr", { class: one.layer === best ? "chosen" : null },
       make("th", { scope: "row" }, `${one.layer}`), numberCell(short(one.norm, 4)), numberCell(share100(one.share)),
@@ -82,7 +83,10 @@ class DirectionsView extends OpenView {
     fill(this.result, told, ...(effects ? [this.texts(prompt.join(""), best, effects)] : []));
   }
 
-  /** What the model writes, each with a button that changes the run so. @param {string} prompt @param {number} best @param {any[]} effects */
+  /**
+   * What the model writes, each with a button that changes the run so.
+   * @param {string} prompt @param {number} best @param {any[]} effects
+   */
   texts(prompt, best, effects) {
     const rows = effects.map(({ name, steps, text }) => {
       const put = steps && button("Change the run so", () => {

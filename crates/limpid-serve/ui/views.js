@@ -19,8 +19,8 @@ import { viewOfWalks } from "./view-walks.js";
 import { viewOfWhy } from "./view-why.js";
 
 /**
- * The ways to look, in the order of their tabs, named for what they answer. One of several views leads to the first that
- * there is.
+ * The ways to look, in the order of their tabs, named for what they answer. One of several views leads to the first
+ * that there is.
  * @type {{title: string, views: import("./view.js").View[]}[]}
  */
 export const LOOKS = [

@@ -33,5 +33,6 @@ mod timelapse;
 mod tune;
 mod tutorial;
 mod typed;
+mod unit;
 mod walks;
 mod why;

@@ -21,7 +21,7 @@ async function expectations(page, interventions) {
   }, [TEXT, interventions]);
 }
 
-test("a head is silenced in two clicks from the open page, and the answer stands before and after", async ({ page }) => {
+test("a head is silenced in two clicks, and the answer stands before and after beside it", async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 900 });
   await open(page, "TWIN", `#${new URLSearchParams({ v: "map", p: TEXT })}`);
   await expect(page.locator("#glass-facts")).toContainText("nats a token");
@@ -113,9 +113,25 @@ test("the ways to look stand in one line", async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 900 });
   await open(page, "BASE", "#v=table");
   await expect(page.locator("#glass-facts")).toContainText("nats a token");
-  const tops = await page.locator("#glass-tabs a").evaluateAll((all) => all.map((tab) => tab.getBoundingClientRect().top));
+  const tops = await page.locator("#glass-tabs a")
+    .evaluateAll((all) => all.map((tab) => tab.getBoundingClientRect().top));
   expect(new Set(tops).size).toBe(1);
   expect(tops.length).toBeLessThanOrEqual(10);
   const bar = await page.locator(".bar-of-tabs").boundingBox();
   expect(bar.height).toBeLessThan(40);
+});
+
+test("a direction is found, tested and tried", async ({ page }) => {
+  await open(page, "TWIN", `#${new URLSearchParams({ v: "directions", p: TEXT })}`);
+  await page.getByLabel("More like these, a text a line").fill("the boy was\na boy and\nhis boy was\nthat boy");
+  await page.getByLabel("than like these").fill("the girl was\na girl and\nhis girl was\nthat girl");
+  await page.getByRole("button", { name: "Find the direction" }).click();
+  await expect(page.locator(".directions caption").first())
+    .toHaveText("From 3 pairs, tested on 1 other; chance is 50 %.");
+  await expect(page.locator(".directions table").nth(1).locator("th[scope=row]"))
+    .toHaveText(["as it is", "by 0.5", "by 1", "by 2", "projected out"]);
+  await page.getByRole("button", { name: "Change the run: projected out" }).click();
+  await expect(page.locator("#glass-before")).toContainText(/a direction projected out of the stream after layer \d/);
+  await expect.poll(async () => Object.keys((await steps(page))[0])).toContain("direction");
+  expect(await barriers(page)).toEqual([]);
 });

@@ -431,8 +431,8 @@ test("no two tabs are called alike, and the chosen one is in sight on a phone in
   await page.reload();
   await complete(page);
   await expect(page.locator("#glass-why")).toBeVisible();
-  const ends = () => page.evaluate(() => ["#glass-tabs [aria-current]", "#glass-tabs"].map((one) => document.querySelector(one)
-    .getBoundingClientRect().right));
+  const ends = () => page.evaluate(() => ["#glass-tabs [aria-current]", "#glass-tabs"]
+    .map((one) => document.querySelector(one).getBoundingClientRect().right));
   await expect.poll(async () => (await ends()).reduce((chosen, all) => all - chosen)).toBeGreaterThan(32);
 });
 

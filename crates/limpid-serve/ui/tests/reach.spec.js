@@ -47,7 +47,7 @@ test("a sweep is read by mouse, and a cell changes the run", async ({ page }, in
   const frame = page.locator(".sweep .heat");
   const [x, y, cw, ch] = (await frame.getAttribute("data-cells")).split(" ").map(Number);
   await frame.click({ position: { x: x + (expected[0].length - 0.5) * cw, y: y + ch / 2 } });
-  await expect(page.locator("#glass-steps")).toBeVisible();
+  await expect(page.locator("#glass-before")).toContainText(`taken from “${CLEAN}”`);
   const last = expected[0].length - 1;
   await expect(page.locator("#glass-steps"))
     .toHaveValue(JSON.stringify([{ patch: "blocks.0.hook_resid_pre", pos: last, from: { prompt: CLEAN } }]));

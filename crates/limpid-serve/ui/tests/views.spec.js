@@ -339,7 +339,11 @@ test("why is one key away from every view", async ({ page }) => {
       ["embed", "pos_embed.weight [3,"], 
       ["table&n=blocks.1.hook_mlp_out", "blocks.1.hook_mlp_out [0, 3,"]]) {
     await look(page, `v=${view}&${PROMPT}&l=1&h=1&q=3&k=1`);
-    await expect(page.locator("#glass-why")).toBeVisible();
+    // beside numbers it stands among their tabs
+    const way = /^(embed|table)/.test(view) ? page.locator("#glass-within a", { hasText: "Arithmetic" })
+      : page.locator("#glass-why");
+    await expect(way).toBeVisible();
+    await expect(page.locator("#glass-view .trouble")).toHaveCount(0);
     await page.keyboard.press("e");
     await expect(page.locator(".why h2").first(), view).toContainText(name);
     await expect(page.locator(".sums")).toBeVisible();
@@ -357,7 +361,7 @@ test("why: what cannot be explained says so in place", async ({ page, expected }
 
 test("MLP: its units are those of the tensor, the largest write first", async ({ page }) => {
   await look(page, `v=mlp&${PROMPT}&l=1&q=2`);
-  await expect(page.locator(".mlp h2").first()).toContainText("Layer 1, MLP at");
+  await expect(page.locator(".mlp h2").first()).toContainText("L1 MLP at");
   const [{ values: pre }, { values: post }] = [await ask(page, "tensors/blocks.1.mlp.hook_pre?at=0,2,*"),
     await ask(page, "tensors/blocks.1.mlp.hook_post?at=0,2,*")];
   const { values: out, shape } = await ask(page, "tensors/blocks.1.mlp.out.weight");
@@ -378,11 +382,11 @@ test("MLP: its units are those of the tensor, the largest write first", async ({
   expect(answer.counts.reduce((a, b) => a + b)).toBe(inside);
   await expect(page.locator(".mlp canvas")).toHaveAttribute("aria-label", /512 pre-activations/);
   await rows.nth(1).locator("a").click();
-  await expect(page.locator("#glass-numbers")).toContainText(`Unit ${order[1]}`);
+  await expect(page.locator("#glass-numbers")).toContainText(`L1U${order[1]}`);
   await page.keyboard.press("]");
-  await expect(page.locator(".mlp h2").first()).toContainText("Layer 2, MLP at");
+  await expect(page.locator(".mlp h2").first()).toContainText("L2 MLP at");
   await page.getByRole("button", { name: "Previous layer" }).click();
-  await expect(page.locator(".mlp h2").first()).toContainText("Layer 1, MLP at");
+  await expect(page.locator(".mlp h2").first()).toContainText("L1 MLP at");
 });
 
 test("two texts: lens, arithmetic, path and MLP show the other beside this one", async ({ page }) => {

@@ -1,7 +1,6 @@
 //! `inspect --unit`: what a unit of an MLP responds to in a text, and what it writes there.
 
 use super::Args;
-use crate::look::piece;
 use crate::models::{self, sharing};
 use crate::options::Usage;
 use crate::{show, source};
@@ -44,7 +43,7 @@ pub fn print(args: &Args, checkpoint: Checkpoint, (layer, unit): (usize, usize))
     let places = lm.unit_places(&text, &budget)?;
     let page = places.page(layer, unit)?;
     let words = lm.unit_writes(&places, &page, &budget)?;
-    let word = |id: u32| piece(Some(&tokenizer), id);
+    let word = |id: u32| tokenizer.piece(id).unwrap_or_else(|_| id.to_string());
     if args.json {
         let context = |one: &UnitContext| {
             let tokens: Vec<String> = one.tokens.iter().map(|id| word(*id)).collect();
