@@ -5,8 +5,11 @@
 //! [`GRAMMAR`] is text (stories.txt), compiled once. A `Walk` steps through it and leaves the choices to its caller: a
 //! seed ([`Stories`]), a given text ([`log_probability`]), or, in the tests, all choices in turn. The recogniser sums
 //! over all derivations of a text. The tests find exactly one for every story tried, so the probability that the
-//! generator adds up is that of the text.
+//! generator adds up is that of the text. `causes` says which words earlier ones decide.
 
+mod causes;
+
+pub use causes::Cause;
 use limpid_base::random::mix;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -148,8 +151,22 @@ struct Rule {
 /// A rule and its dependent sisters `rule.tag`, by tag.
 #[derive(Clone, Debug, Default)]
 struct Family {
+    name: String,
     plain: Option<u16>,
     tagged: Vec<(u16, u16)>,
+}
+
+impl Family {
+    /// The rule of the first tag of an entry that the family knows, or else the plain one.
+    fn rule_by(&self, grammar: &Grammar, entry: u16) -> Option<u16> {
+        let tags = &grammar.entries[usize::from(entry)].tags;
+        let rule_of = |tag: &u16| self.tagged.iter().find(|(of, _)| of == tag).map(|(_, rule)| *rule);
+        tags.iter().find_map(rule_of).or(self.plain)
+    }
+
+    fn has(&self, rule: u16) -> bool {
+        self.plain == Some(rule) || self.tagged.iter().any(|(_, tagged)| *tagged == rule)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -277,7 +294,7 @@ fn family(name: &str, rules: &HashMap<&str, u16>, tags: &HashMap<String, u16>) -
     let tagged: Vec<_> = tagged.collect();
     let plain = rules.get(name).copied();
     assert!(plain.is_some() || !tagged.is_empty(), "no rule {name:?}");
-    Family { plain, tagged }
+    Family { name: name.to_owned(), plain, tagged }
 }
 
 /// Names met while compiling, numbered.
@@ -361,13 +378,27 @@ fn parse_hole(hole: &str, glued: bool, names: &mut Names) -> Hole {
     Hole { glued, capital, silent, what }
 }
 
+/// The choices that a text was written for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Tie {
+    /// The slot whose entry it is.
+    of: Option<u8>,
+    /// The family whose rule a slot's tags chose, and that slot.
+    by: Option<(u16, u8)>,
+}
+
 /// A place in the grammar: plain data, so that a recogniser may fork it.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
     /// (entry, next part), innermost last.
     frames: [(u16, u16); DEPTH],
+    ties: [Tie; DEPTH],
     depth: usize,
     kept: [u16; SLOTS],
+    /// The rule that each slot's entry was drawn from.
+    drawn: [u16; SLOTS],
+    /// The slot whose tags chose that rule.
+    drawn_by: [Option<u8>; SLOTS],
     glued: bool,
     capital: bool,
     /// A slot was read before it was written, or a tag has no rule: a fault of the grammar, which a test excludes.
@@ -387,6 +418,7 @@ struct Choice {
     keep: Option<u8>,
     silent: bool,
     except: Option<u8>,
+    by: Option<(u16, u8)>,
 }
 
 impl Choice {
@@ -422,18 +454,21 @@ impl Walk {
     fn start(entry: u16) -> Walk {
         let mut walk = Walk {
             frames: [(0, 0); DEPTH],
+            ties: [Tie::default(); DEPTH],
             depth: 0,
             kept: [UNSET; SLOTS],
+            drawn: [UNSET; SLOTS],
+            drawn_by: [None; SLOTS],
             glued: false,
             capital: false,
             faulty: false,
         };
-        walk.enter(entry);
+        walk.enter(entry, Tie::default());
         walk
     }
 
-    fn enter(&mut self, entry: u16) {
-        self.frames[self.depth] = (entry, 0);
+    fn enter(&mut self, entry: u16, tie: Tie) {
+        (self.frames[self.depth], self.ties[self.depth]) = ((entry, 0), tie);
         self.depth += 1;
     }
 
@@ -441,9 +476,11 @@ impl Walk {
     fn take(&mut self, choice: Choice, entry: u16) {
         if let Some(slot) = choice.keep {
             self.kept[usize::from(slot)] = entry;
+            self.drawn[usize::from(slot)] = choice.rule;
+            self.drawn_by[usize::from(slot)] = choice.by.map(|(_, slot)| slot);
         }
         if !choice.silent {
-            self.enter(entry);
+            self.enter(entry, Tie { of: choice.keep, by: choice.by });
         }
     }
 
@@ -470,12 +507,13 @@ impl Walk {
                 continue;
             };
             *at += 1;
+            let (begins, tie) = (*at == 1, self.ties[self.depth - 1]);
             if usize::from(*at) == parts.len() {
                 self.depth -= 1;
             }
             let hole = match part {
                 Part::Text { text, glued } => {
-                    let piece = Piece { text, glued: *glued || self.glued, capital: self.capital };
+                    let piece = Piece { text, glued: *glued || self.glued, capital: self.capital, begins, tie };
                     (self.glued, self.capital) = (false, false);
                     return Step::Write(piece);
                 }
@@ -486,14 +524,15 @@ impl Walk {
             match hole.what {
                 What::Kept(slot) => match self.kept[usize::from(slot)] {
                     UNSET => self.faulty = true,
-                    entry => self.enter(entry),
+                    entry => self.enter(entry, Tie { of: Some(slot), by: None }),
                 },
                 What::Draw { family, keep, by, except } => {
                     let Some(rule) = self.rule_for(grammar, family, by) else {
                         self.faulty = true;
                         continue;
                     };
-                    let choice = Choice { rule, keep, silent: hole.silent, except };
+                    let by = by.map(|slot| (family, slot));
+                    let choice = Choice { rule, keep, silent: hole.silent, except, by };
                     match grammar.rules[usize::from(rule)].options[..] {
                         [only] => self.take(choice, only.entry),
                         _ => return Step::Choose(choice),
@@ -513,9 +552,7 @@ impl Walk {
             self.faulty = true;
             return family.plain;
         }
-        let tags = &grammar.entries[usize::from(kept)].tags;
-        let rule_of = |tag: &u16| family.tagged.iter().find(|(of, _)| of == tag).map(|(_, rule)| *rule);
-        tags.iter().find_map(rule_of).or(family.plain)
+        family.rule_by(grammar, kept)
     }
 }
 
@@ -524,6 +561,9 @@ struct Piece<'g> {
     text: &'g str,
     glued: bool,
     capital: bool,
+    /// Whether an option's text begins with it.
+    begins: bool,
+    tie: Tie,
 }
 
 impl Piece<'_> {
