@@ -22,6 +22,7 @@ pub mod lens;
 pub mod masked;
 pub mod mlp;
 pub mod names;
+pub mod parts;
 pub mod path;
 pub mod predict;
 pub mod ranking;

@@ -154,7 +154,7 @@ impl SweepSite {
     }
 
     /// The tensor of a layer that takes patches: in place of one that a factor stretches, what it stretches.
-    fn patched(self, named: &Model, layer: usize) -> String {
+    pub(crate) fn patched(self, named: &Model, layer: usize) -> String {
         let name = self.tensor(layer);
         match names::derivation(named, &name) {
             Some(Derived::Scaled { of, .. }) => of,
@@ -180,7 +180,7 @@ fn row(at: i64, tokens: usize) -> Result<usize, SweepError> {
 }
 
 /// A tensor that a run may change.
-fn find(named: &Model, tensor: &str) -> Result<StepSite, SweepError> {
+pub(crate) fn find(named: &Model, tensor: &str) -> Result<StepSite, SweepError> {
     match StepSite::find(named, tensor, 1) {
         Err(InterventionError::Site { error, .. }) => Err(SweepError::Trace(*error)),
         found => Ok(found?),
@@ -583,7 +583,7 @@ const PEAKS: usize = 3;
 const NOTHING: f64 = 0.005;
 
 /// What writes to the residual stream in every layer.
-const BRANCHES: [SweepSite; 2] = [SweepSite::AttnOut, SweepSite::MlpOut];
+pub(crate) const BRANCHES: [SweepSite; 2] = [SweepSite::AttnOut, SweepSite::MlpOut];
 
 /// A metric of runs, ready to be read.
 struct Gauge {
@@ -775,7 +775,7 @@ impl SiteValues {
 }
 
 /// The step that puts another run's values in the place of a tensor's, at some positions.
-fn patch(
+pub(crate) fn patch(
     site: &StepSite,
     heads: Option<&[usize]>,
     at: Range<usize>,

@@ -74,6 +74,7 @@ mod lm;
 mod machine;
 pub mod memory;
 mod plan;
+pub mod reason;
 pub mod receipt;
 pub mod settings;
 mod snapshot;

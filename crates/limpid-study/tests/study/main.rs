@@ -6,6 +6,7 @@ mod common;
 mod equivalences;
 mod goldens;
 mod lessons;
+mod reasons;
 mod walks;
 
 /// As limpid's own tests have it: the shared parts count what is allocated.

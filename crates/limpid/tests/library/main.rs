@@ -32,6 +32,7 @@ mod pictures;
 mod presets;
 mod pytorch;
 mod random_config;
+mod reason;
 mod receipt;
 mod seam;
 mod shared;
