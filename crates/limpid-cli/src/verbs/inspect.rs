@@ -168,8 +168,9 @@ pub struct Args {
     /// Print the causal mask in its three forms
     #[arg(long)]
     masks: bool,
-    /// Print which parts of the model wrote this token, where they looked and what they carried, back to a word of the
-    /// input: its text, or its id if no token has that text; next: the likeliest
+    /// Print why this token is predicted rather than another: which words turn the answer when they are changed, and
+    /// which heads and MLPs carry that, all measured; then which parts wrote it, back to a word of the input. Its text,
+    /// or its id if no token has that text; next: the likeliest
     #[arg(
         long, value_name = "TOKEN",
         conflicts_with_all = ["preset", "data", "tensor", "plot", "diagram", "save", "table", "params", "listing",
@@ -199,8 +200,11 @@ pub struct Args {
     /// first mask]
     #[arg(long, value_name = "N", requires = "asked")]
     position: Option<usize>,
-    /// The path that --why takes: h2.1 a head, t5 a token it looked at, m3 an MLP, u17 its unit [default: the largest
-    /// part of each step]
+    /// The text that --why measures against, of as many tokens, instead of looking for words to change
+    #[arg(long, value_name = "TEXT", requires = "why", conflicts_with_all = ["via", "intervene", "initial"])]
+    corrupt: Option<String>,
+    /// The path that --why takes, without measuring anything: h2.1 a head, t5 a token it looked at, m3 an MLP, u17 its
+    /// unit [default: the largest part of each step]
     #[arg(long, value_name = "STEPS", requires = "why", value_delimiter = ',', value_parser = str::parse::<Hop>)]
     via: Option<Vec<Hop>>,
     /// Print what this unit of an MLP responds to in a text, and what it writes there: L0U63 is unit 63 of layer 0. The

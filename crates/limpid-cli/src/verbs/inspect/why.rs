@@ -1,21 +1,65 @@
-//! `inspect --why`: the path from a word to its reason, in words and bars.
+//! `inspect --why`: the reason for a word, measured: which words turn it, which parts carry it; and the path along what
+//! the parts wrote, in words and bars.
 
-use super::{Args, Ready};
+use super::{Args, Ready, grid, open};
 use crate::look::{piece, position, token_id};
+use crate::models::{self, prompt_ids};
 use crate::options::Usage;
-use crate::show;
+use crate::{show, source};
 use anyhow::{Result, bail};
 use limpid::config::ConfigError;
 use limpid::draw::table::columns;
 use limpid::draw::view::wrap;
+use limpid::reason::{Reason, ReasonPart, ReasonQuestion, part_name};
 use limpid::trace::path::{self, Hop, PathBar, PathQuestion, PathStep, largest};
 use limpid::trace::{Keep, Trace};
 use serde_json::json;
+use std::sync::Arc;
 
 /// Bars of a step.
 const BARS: usize = 6;
 /// Columns of a bar, to one side.
 const HALF: usize = 12;
+
+/// What `ready` was made from, opened again to be measured: not of a run that is changed, and not of other weights.
+fn measured(args: &Args, question: &ReasonQuestion) -> Result<Option<Reason>> {
+    let (Some(dir), None, false) = (&args.model, &args.changes.intervene, args.initial || args.mask_file.is_some())
+    else {
+        return Ok(None);
+    };
+    let checkpoint = open(args, dir)?;
+    let corrupt = args.corrupt.as_ref().map(|text| prompt_ids(&checkpoint, &source::prompt(text)?)).transpose()?;
+    let lm = models::sharing(checkpoint, &args.machine)?;
+    Ok(Some(lm.reason(&ReasonQuestion { corrupt, ..question.clone() }, &Arc::default(), &mut |_| true)?))
+}
+
+/// What was measured: the sentence, what each part carries, and what it wrote.
+fn reason_text(reason: &Reason, word: &dyn Fn(u32) -> String, width: usize) -> String {
+    let whole = |id: u32| word(id).replace(' ', "\u{a0}");
+    let mut text = wrap(&figures_kept(&reason.sentence(&whole)), 0, width).replace('\u{a0}', " ");
+    let strongest: Vec<&ReasonPart> = reason.parts.iter().filter(|part| part.measured.is_some()).collect();
+    if !strongest.is_empty() {
+        let short = |v: Option<f64>| v.map_or(String::new(), |v| format!("{v:.2}"));
+        let row = |one: &&ReasonPart| {
+            let measured = one.measured.as_ref();
+            let shares = [Some(one.restored), measured.map(|m| m.broken), measured.map(|m| m.direct)];
+            let numbers = shares.into_iter().chain([measured.and_then(|m| m.weight), one.wrote]).map(short);
+            let remark = one.remark(reason.whole()).unwrap_or_default().to_string();
+            [part_name(one.part)].into_iter().chain(numbers).chain([remark]).collect::<Vec<_>>()
+        };
+        let headers = ["part", "restores", "takes away", "directly", "weight", "wrote", ""];
+        text += &grid(String::new(), &headers, strongest.iter().map(row)).whole(width);
+    }
+    text + &wrap(
+        &format!(
+            "Shares of the difference between both texts, each measured by a run of its own ({} in all). What a part \
+             wrote is its part of the sum below.\n",
+            reason.runs
+        ),
+        0,
+        width,
+    )
+}
 
 pub fn print(args: &Args, ready: Ready) -> Result<()> {
     let Ready { model, backend, batch, steps, tokenizer } = ready;
@@ -59,17 +103,24 @@ pub fn print(args: &Args, ready: Ready) -> Result<()> {
              weight"
         );
     }
+    let corrupt = None;
+    let question = foil.map(|foil| ReasonQuestion { ids: batch.tokens.clone(), row, answer: target, foil, corrupt });
+    let reason =
+        question.filter(|_| args.via.is_none()).map(|question| measured(args, &question)).transpose()?.flatten();
     // a token is not cut at the end of a line
     let word = |id| piece(tokenizer, id).replace(' ', "\u{a0}");
     if args.json {
         let word = |id| piece(tokenizer, id);
         let all = steps.iter().enumerate().map(|(n, step)| as_json(step, &hops[..n], &word));
         return show::json(
-            &json!({ "position": row, "target": target, "foil": foil, "steps": all.collect::<Vec<_>>() }),
+            &json!({ "reason": reason.map(|reason| reason.json(&word)), "position": row, "target": target, "foil": foil,
+                "steps": all.collect::<Vec<_>>() }),
         );
     }
     let width = args.width.map_or_else(show::table_width, usize::from);
-    let mut text = String::new();
+    let mut text = reason.map_or(String::new(), |reason| {
+        reason_text(&reason, &|id| piece(tokenizer, id), width) + "What the parts wrote, from the word on:\n\n"
+    });
     for (n, step) in steps.iter().enumerate() {
         let via = hops[..n].last().map_or(String::new(), |hop| format!(" {hop}"));
         text +=
