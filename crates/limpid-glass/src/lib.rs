@@ -10,6 +10,7 @@ mod directions;
 mod file;
 mod mlp_units;
 mod read;
+mod reason;
 mod stream;
 mod sweep;
 pub mod timelapse;

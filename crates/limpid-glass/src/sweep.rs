@@ -22,7 +22,7 @@ const FIELDS: &[&str] = &[
 ];
 
 /// The ids of a text, or of a list of them.
-fn ids(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Vec<u32>> {
+pub fn ids(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Vec<u32>> {
     let given = body.get(name).unwrap_or(&Value::Null);
     let body = match given {
         Value::String(_) => json!({ "prompt": given }),
@@ -33,7 +33,7 @@ fn ids(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Vec<
 }
 
 /// A token by its text or its id, if one is given.
-fn one(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Option<u32>> {
+pub fn one(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Option<u32>> {
     let end = subject.lm.config().vocab_size as u64;
     match body.get(name) {
         None => Ok(None),
@@ -46,7 +46,7 @@ fn one(subject: &Subject, body: &AskedFields, name: &'static str) -> Result<Opti
 }
 
 /// The position that is measured: the last, or of a model of masked tokens the first mask.
-fn position(subject: &Subject, body: &AskedFields, ids: &[u32]) -> Result<i64> {
+pub fn position(subject: &Subject, body: &AskedFields, ids: &[u32]) -> Result<i64> {
     if let Some(given) = body.get("position") {
         let expected = format!("a position from {} to {}", -(ids.len() as i64), ids.len() - 1);
         let found = given.as_i64().filter(|at| position_in(*at, ids.len()).is_some_and(|at| at < ids.len()));

@@ -10,15 +10,16 @@ use limpid::data::chat::{END, Message, Role, is_template};
 use limpid::data::source::TextSource;
 use limpid::directions::DirectionQuestion;
 use limpid::generate::{GenerateEvent, Options, Sampler};
+use limpid::reason::ReasonQuestion;
 use limpid::trace::Keep;
 use limpid::trace::directions::DirectionMethod;
-use limpid::trace::interventions::InterventionError;
+use limpid::trace::interventions::{InterventionError, position_in};
 use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, SweepSite};
 use limpid::unit_places::{UnitContext, UnitText};
 use limpid::{Device, Interventions, Machine, SampleStream, Step};
 use limpid_glass::Subject;
 use limpid_serve::saved::{self, SaveError};
-use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
 use pythonize::pythonize;
@@ -574,6 +575,44 @@ impl Lm {
             watch.end(done)
         })?;
         Ok(Sweep::new(done, &question.corrupt.iter().map(|id| word(&lm, *id)).collect::<Vec<_>>()))
+    }
+
+    /// Why a token is predicted after a prompt rather than another (by default the likeliest two): a dictionary of the
+    /// words that turn the answer when they are changed, the parts of the model that carry the difference, and a
+    /// `sentence`, every number measured by a run of its own. `corrupt` is another text to measure against.
+    #[pyo3(
+        signature = (prompt, *, answer = None, rather_than = None, corrupt = None, position = -1),
+        text_signature = "($self, prompt, *, answer=None, rather_than=None, corrupt=None, position=-1)"
+    )]
+    fn why(
+        &self,
+        py: Python,
+        prompt: Prompt,
+        answer: Option<Token>,
+        rather_than: Option<Token>,
+        corrupt: Option<Prompt>,
+        position: i64,
+    ) -> PyResult<Py<PyAny>> {
+        let lm = self.get()?;
+        let ids = prompt.ids(&lm)?;
+        let corrupt = corrupt.map(|prompt| prompt.ids(&lm)).transpose()?;
+        let [answer, foil] = [("answer", answer), ("rather_than", rather_than)]
+            .map(|(name, token)| token.map(|token| token.id(name, &lm)).transpose());
+        let (answer, foil) = (answer?, foil?);
+        let row = position_in(position, ids.len()).filter(|row| *row < ids.len());
+        let row = row.ok_or_else(|| PyIndexError::new_err(format!("position: there is no position {position}")))?;
+        let found = py.detach(|| {
+            let run = lm.trace_ids(&ids, Keep::default()).map_err(raised)?;
+            let top = run.predictions(row..row + 1, 2).map_err(raised)?;
+            let top: Vec<u32> = top.iter().flat_map(|row| &row.top).map(|next| next.id).collect();
+            let answer = answer.or(top.first().copied()).unwrap_or(0);
+            let foil = foil.or(top.into_iter().find(|id| *id != answer)).unwrap_or(0);
+            let mut watch = Watch::new();
+            let question = ReasonQuestion { ids, row, answer, foil, corrupt };
+            let done = lm.reason(&question, &Arc::default(), &mut |_| watch.goes_on());
+            watch.end(done)
+        })?;
+        Ok(pythonize(py, &found.json(&|id| word(&lm, id)))?.unbind())
     }
 
     /// The page that looks into a run of this prompt: one HTML file that needs no network, of at most `max_bytes`. A

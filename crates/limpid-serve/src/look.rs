@@ -64,7 +64,7 @@ fn tiles_of(path: &str) -> Option<&str> {
 pub fn told_type(path: &str) -> Result<&'static str> {
     match path {
         _ if tiles_of(path).is_some() => Ok("application/vnd.limpid.tiles"),
-        "traces" | "sweeps" | "units" | "directions" => Ok("application/x-ndjson"),
+        "traces" | "sweeps" | "reasons" | "units" | "directions" => Ok("application/x-ndjson"),
         "walks" if cfg!(feature = "study") => Ok("application/x-ndjson"),
         _ => Err(Refusal::not_found(path)),
     }
@@ -154,11 +154,12 @@ impl Look {
         Ok(())
     }
 
-    /// Runs a prompt, paints tiles of a trace, sweeps, reads for units or walks, and tells of it piece by piece until
-    /// `tell` says `false`. What fails after something was told is told too, but for tiles, which have no place for it.
+    /// Runs a prompt, paints tiles of a trace, sweeps, looks for a reason, reads for units or walks, and tells of it
+    /// piece by piece until `tell` says `false`. What fails after something was told is told too, but for tiles, which
+    /// have no place for it.
     ///
     /// # Errors
-    /// As [`Glass::trace`], [`Glass::tiles`] and [`Glass::sweep`].
+    /// As [`Glass::trace`], [`Glass::tiles`], [`Glass::sweep`] and [`Glass::reason`].
     pub fn tell(
         &self,
         model: &ServedModel,
@@ -202,12 +203,13 @@ impl Look {
         match path {
             #[cfg(feature = "study")]
             "walks" => self.walks.walk(&subjects, &body, &mut line)?,
-            "sweeps" | "units" | "directions" => {
-                // it takes as long as it takes, while its rows are read
+            "sweeps" | "reasons" | "units" | "directions" => {
+                // it takes as long as it takes, while its lines are read
                 let work = Arc::new(Budget::default().unless(gone.clone()));
                 let budgets = (&*budget(), &work);
                 match path {
                     "sweeps" => self.glass.sweep(&subjects, &body, budgets, &mut line)?,
+                    "reasons" => self.glass.reason(&subjects, &body, budgets, &mut line)?,
                     "directions" if !self.allow_interventions => {
                         return Err(Refusal::interventions_disabled("directions"));
                     }

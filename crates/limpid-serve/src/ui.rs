@@ -72,7 +72,7 @@ const FILES: &[(&str, &str)] = files!(
     "colours.js" "command.js" "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js"
     "glass-seek.js" "glass-source.js" "glass.js" "grid.js" "hands.js" "heads.js" "heat-paint.js" "heat-pointer.js"
     "heat-sight.js" "heat-tiles.js" "heat.js" "here-files.js" "here-run.js" "here-store.js" "here.js" "hover.js"
-    "live-worker.js" "live.js" "local-heat.js" "number-map.js" "numbers.js" "runs.js" "saved.js" "says.js"
+    "live-worker.js" "live.js" "local-heat.js" "number-map.js" "numbers.js" "reason.js" "runs.js" "saved.js" "says.js"
     "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js" "tiles.js" "tour.js" "unit-words.js"
     "view-directions.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js" "view-lens.js"
     "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js"

@@ -4,7 +4,7 @@ import { Trouble, chunks, refusal } from "./source.js";
 import { frames } from "./tiles.js";
 
 /** @typedef {import("./tiles.js").Tile} Tile */
-/** @typedef {"traces" | "walks" | "sweeps" | "units" | "directions"} Streamed */
+/** @typedef {"traces" | "walks" | "sweeps" | "reasons" | "units" | "directions"} Streamed */
 /**
  * @typedef {{name: string, index: number[], tile: [number, number], level: number, pool: string, code: string,
  *   other?: string}} TileWanted
@@ -21,7 +21,7 @@ import { frames } from "./tiles.js";
  * @property {(path: "training", body: object) => Promise<any>} [send] tells the server something
  * @property {(prompt: string, tokens: number) => Promise<string>} [sample] what the model writes after a text
  * @property {(path: Streamed, body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>}
- *   stream runs a prompt, walks a document, or sweeps
+ *   stream runs a prompt, walks a document, sweeps, or looks for a reason
  */
 
 /** The words of this protocol on this server. */

@@ -29,8 +29,7 @@ const STOPS = [
   },
   {
     title: "What it carried", view: "path", parts: ["head", "token"],
-    says: "It carried a value from this word to the last one. " +
-      "The numbers on the right say which words that makes likelier.",
+    says: "It carried a value from this word to the last one. The sentence says which words that makes likelier.",
   },
   {
     title: "Back to the input", view: "path", parts: ["head", "token", "embed"],

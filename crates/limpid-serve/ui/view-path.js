@@ -5,8 +5,8 @@ import { whyIn, whyWord, wordAsked } from "./address.js";
 import { anchor, dim, div, emptyCanvas, fill, inks, isModified } from "./dom.js";
 import { make, on, plural, remark, scrolling, short, sizeCanvas } from "./dom.js";
 import { within } from "./dom.js";
-import { kindOf } from "./heads.js";
-import { barCell, barTable, headings, numberCell, signed, signedBar, tokenNumbers } from "./numbers.js";
+import { barCell, headings, numberCell, signedBar, tokenNumbers } from "./numbers.js";
+import { ReasonNote, told } from "./reason.js";
 import { aimOf, awaited, onOneLine } from "./runs.js";
 import { Trouble } from "./source.js";
 import { piece, spelled, spoken } from "./text.js";
@@ -63,6 +63,8 @@ class PathView extends OpenView {
   typedTarget = this.wordField("Another word");
   typedFoil = this.wordField("Compared word");
   crumbs = make("nav", { class: "crumbs", "aria-label": "Path" });
+  /** What was measured, before the path along what the parts wrote. */
+  reason = new ReasonNote();
   sentence = make("p", { class: "lead" });
   /** Which spelling of a typed word was taken. */
   reading = remark();
@@ -74,7 +76,7 @@ class PathView extends OpenView {
       "tools", make("label", "Why ", this.target), this.typedTarget, make("label", "rather than ", this.foil),
       this.typedFoil,
     ),
-    this.crumbs, this.notice, this.reading, this.sentence, this.row.element, this.body,
+    this.reason.element, this.crumbs, this.notice, this.reading, this.sentence, this.row.element, this.body,
   );
   /** What the tokens that can be chosen are for. */
   offered = "";
@@ -176,12 +178,7 @@ class PathView extends OpenView {
       this.askOnce(key, () => this.readTyped(wanted), (read) => glass.go(this.changes(read)), clear);
       return;
     }
-    const ask = async () => {
-      const ours = await glass.ask(question);
-      const compared = `path?position=${this.q}&target=${ours.target[0]}&foil=${ours.foil?.[0] ?? "none"}`;
-      return [ours, ours.via === "" && this.other?.done ? await glass.askOther(compared) : null];
-    };
-    this.askOnce(key, ask, ([ours, theirs]) => this.show(ours, theirs), clear);
+    this.askOnce(key, () => glass.ask(question), (ours) => this.show(ours), clear);
   }
 
   /** @param {{target: string, foil: string}} words */
@@ -238,8 +235,8 @@ class PathView extends OpenView {
     this.foil.value = `${foil?.[0] ?? "none"}`;
   }
 
-  /** @param {any} ours @param {any} theirs */
-  show(ours, theirs) {
+  /** @param {any} ours */
+  show(ours) {
     const { glass, body } = this;
     const hasFocus = body.contains(document.activeElement);
     const hops = ours.via ? ours.via.split(",") : [];
@@ -249,19 +246,24 @@ class PathView extends OpenView {
       (token && this.readings.get(`${token[0]}`)) ?? []));
     this.offer(ours);
     this.drawCrumbs(ours, hops);
-    this.drawSentence(ours, hops);
+    fill(this.sentence, ...told(ours.sentence));
+    this.reason.ask(glass, this.question(ours, hops), (via) => this.linkVia([via]));
     const hop = (/** @type {number} */ n) =>
       ours.bars.some((/** @type {any} */ bar) => bar.hop === `t${n}`) ? this.linkVia([...hops, `t${n}`]) : null;
     this.row.show(ours.weights, this.run.tokens, ours.at, hop);
-    fill(body, ...(ours.bars.length > 0 ? [this.table(ours, hops, theirs)] : []), this.arithmetic(ours.to));
+    fill(body, ...(ours.bars.length > 0 ? [this.table(ours, hops)] : []), this.arithmetic(ours.to));
     const bars =
-      "A bar is what a part wrote directly to the head; follow the other parts to see what it told them. " +
+      "A bar is what a part wrote directly to the head. " +
       "Attention patterns, and means and scales of norms, are those of this run.";
-    fill(
-      this.numbers, tokenNumbers(glass, ours.at), ...lensOf(ours),
-      make("section", remark(ours.note), remark(...glossed(bars))),
-    );
+    fill(this.numbers, tokenNumbers(glass, ours.at), make("section", remark(ours.note), remark(...glossed(bars))));
     if (hasFocus) body.querySelector("a")?.focus();
+  }
+
+  /** What is measured: of the first step, where two tokens of an unchanged run are compared. */
+  question(/** @type {any} */ { position, target, foil }, /** @type {string[]} */ hops) {
+    const { run, model, state } = this;
+    if (hops.length > 0 || !foil || model.saved || state.i) return null;
+    return { clean: run.tokens.map(({ id }) => id), answer: target[0], foil: foil[0], position };
   }
 
   /** The way so far. @param {any} ours @param {string[]} hops */
@@ -285,37 +287,19 @@ class PathView extends OpenView {
     return words[kind] ?? "the word itself";
   }
 
-  /** @param {any} ours @param {string[]} hops */
-  drawSentence({ sentence }, hops) {
-    // tokens are spelled as everywhere, a minus is one, and a figure stays on the line of its name
-    const text =
-      sentence.replace(/(?<=[^,;.]) (?=[+-]?\d)/g, "\u00a0").replace(/(?<=[\s(])-(?=\d)/g, "−").split(/“([^”]*)”/);
-    fill(this.sentence, ...text.flatMap((/** @type {string} */ part, /** @type {number} */ n) =>
-      (n % 2 ? [spelled(piece(part))] : glossed(part))));
-    const [, l, h] = /^h(\d+)\.(\d+)$/.exec(hops.at(-1) ?? "") ?? [];
-    const scores = this.run.layers[Number(l)]?.heads[Number(h)];
-    const kind = scores && kindOf(scores);
-    if (kind) {
-      this.sentence.append(dim(` On this text it is a head of the kind “${kind.name}” (${short(kind.value, 2)}).`));
-    }
-  }
-
-  /** The parts, and what they add up to. @param {any} ours @param {string[]} hops @param {any} theirs */
-  table(ours, hops, theirs) {
+  /** The parts, and what they add up to. @param {any} ours @param {string[]} hops */
+  table(ours, hops) {
     const { bars, rest, foil } = ours;
     const hasWeights = ours.weights.length > 0;
     const hasWords = bars.some((/** @type {any} */ { words }) => words.length > 0);
-    const others = new Map((theirs?.bars ?? []).map((/** @type {any} */ { name, value }) => [name, Number(value)]));
     const most = Math.max(1e-30, ...[...bars, rest].map(({ value }) => Math.abs(Number(value)) || 0));
     /** @param {{name: Node | string, value: any, bar?: any, kind?: string}} line */
     const row = ({ name, value, bar, kind = "" }) => {
-      const other = others.get(bar?.name);
-      const more = other === undefined ? "" : ` (${signed(value - other)})`;
       const weight = [numberCell(bar?.weight === undefined || bar.weight === null ? "" : short(bar.weight, 3))];
       const words = (bar?.words ?? []).slice(0, 4).flatMap((/** @type {any} */ [, text]) =>
         [spelled(piece(text)), " "]);
       const beside = hasWeights ? weight : hasWords ? [make("td", ...words)] : [];
-      const number = numberCell(`${Number(value) < 0 ? "" : "+"}${short(value, 4)}${more}`);
+      const number = numberCell(`${Number(value) < 0 ? "" : "+"}${short(value, 4)}`);
       return make(
         "tr", { class: kind || null }, make("th", { scope: "row" }, name), ...beside,
         barCell(signedBar(Number(value) || 0, most, bar?.part?.kind)), number,
@@ -353,19 +337,13 @@ class PathView extends OpenView {
     );
   }
 
+  close() {
+    this.reason.close();
+  }
+
   tensor() {
     return this.shown?.to ?? { name: "logits", at: [0, this.q, this.run.predictions[this.q]?.top[0]?.[0] ?? 0] };
   }
-}
-
-/** What a part does to the logits, as words. @param {any} ours */
-function lensOf({ raised, lowered, target, foil }) {
-  const rows = [...raised, ...lowered].map(([id, text, by]) => ({
-    name: spelled(piece(text)), value: Number(by), text: short(by, 3), chosen: id === target[0] || id === foil?.[0],
-  }));
-  return raised.length > 0
-    ? [make("section", barTable("Read by the head alone, it adds to these logits", rows))]
-    : [];
 }
 
 /** The words of a text, with arcs to those that a head looked at. */

@@ -92,6 +92,7 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
         (inside, "POST", asked("units"), json!({ "layer": 0, "units": [] })),
         (inside, "POST", asked("directions"), json!({ "positive": ["to be"], "negative": ["or not"], "write": 5 })),
         (inside, "POST", asked("directions"), json!({ "positive": ["to be"], "negative": [] })),
+        (inside, "POST", asked("reasons"), json!({ "clean": "to be or not" })),
         (inside, "POST", asked("nothing"), json!({})),
         (inside, "POST", asked("walks"), json!({ "walk": "none" })),
         (inside, "GET", asked("model"), Value::Null),

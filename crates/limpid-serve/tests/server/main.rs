@@ -10,6 +10,7 @@ mod directions;
 mod documents;
 mod intervene;
 mod local;
+mod reasons;
 mod served;
 mod sockets;
 mod sweeps;

@@ -144,6 +144,11 @@ fn what_is_wrong_with_a_look_inside_has_its_code() {
         ("sweeps", json!({ "clean": [1, 2], "corrupt": [1, 3], "metric": "loss", "answer": 1 }), "invalid_value"),
         ("sweeps", json!({ "clean": [1, 2], "corrupt": [1, 3], "confirm": "yes" }), "invalid_value"),
         ("sweeps", json!({ "clean": [1, 2], "corrupt": [1, 3], "cleen": 1 }), "unknown_parameter"),
+        ("reasons", json!({}), "invalid_value"),
+        ("reasons", json!({ "clean": [1, 2], "answer": 1, "foil": 1 }), "invalid_value"),
+        ("reasons", json!({ "clean": [1, 2], "corrupt": [1, 2, 3] }), "invalid_value"),
+        ("reasons", json!({ "clean": [1, 2], "position": 2 }), "invalid_value"),
+        ("reasons", json!({ "clean": [1, 2], "why": 1 }), "unknown_parameter"),
         ("sweeps", json!({ "clean": [1, 2], "corrupt": [1, 3], "model": "other" }), "model_not_found"),
         (
             "sweeps",
