@@ -41,7 +41,8 @@ export class ReasonNote {
     if (!question) return;
     const flight = (this.flight = new AbortController());
     try {
-      await glass.source.stream("reasons", question, (event) => this.hear(event, link), flight.signal);
+      const hear = (/** @type {any} */ event) => flight === this.flight && this.hear(event, link);
+      await glass.source.stream("reasons", question, hear, flight.signal);
     } catch (fault) {
       if (!flight.signal.aborted) fill(this.line, asTrouble(fault).message);
     }
@@ -49,15 +50,14 @@ export class ReasonNote {
 
   /** @param {any} event @param {(hop: string) => string} link */
   hear(event, link) {
-    const words = (/** @type {any[]} */ changes) => changes.flatMap(({ from, to }, n) =>
-      [n > 0 ? ", " : "", spelled(piece(to[1])), " for ", spelled(piece(from[1]))]);
-    if (event.event === "guess") fill(this.line, "By gradients: ", ...words([event.change]), ". Measuring …");
-    else if (event.event === "changed") {
-      const left = short(event.difference, 3);
-      fill(this.line, "With ", ...words(event.changes), ` the difference is ${left}. Measuring …`);
-    } else if (event.event === "done") {
+    const { change, changes = [change] } = event;
+    if (event.event === "done") {
       fill(this.line, ...told(event.sentence));
       fill(this.body, ...this.parts(event, link));
+    } else if (changes[0]) {
+      const words = changes.flatMap((/** @type {any} */ { from, to }) =>
+        [spelled(piece(to[1])), " for ", spelled(piece(from[1])), ", "]);
+      fill(this.line, "So far: ", ...words, "measuring …");
     }
   }
 
@@ -80,7 +80,7 @@ export class ReasonNote {
     const columns = ["part", "restores", "takes away", "directly", "weight", "wrote", ""];
     const head = headings(columns, (n) => n > 0 && n < 6);
     const table = make("table", { class: "plain-table reasons" }, head, make("tbody", ...rows));
-    const how = `Shares of the difference between both texts, each from a run of its own (${runs} in all).`;
+    const how = `Shares of the difference, each from a run of its own (${runs} in all).`;
     return [scrolling("What carries it", table), remark(how)];
   }
 

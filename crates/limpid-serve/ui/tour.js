@@ -20,8 +20,8 @@ const STOPS = [
   },
   {
     title: "Who wrote it", view: "path", parts: [],
-    says: "The likeliest word against the runner-up, as a sum: each bar is a part of the model, to the right if it " +
-      "favours the word, to the left if it favours the runner-up. The bars add up to the last line.",
+    says: "The first line says which words would change the answer. Below, each bar is a part that wrote for the " +
+      "likeliest word (to the right) or the runner-up; they add up to the last line.",
   },
   {
     title: "Where a head looked", view: "path", parts: ["head"],

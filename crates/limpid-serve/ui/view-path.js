@@ -10,7 +10,6 @@ import { ReasonNote, told } from "./reason.js";
 import { aimOf, awaited, onOneLine } from "./runs.js";
 import { Trouble } from "./source.js";
 import { piece, spelled, spoken } from "./text.js";
-import { glossed } from "./words.js";
 import { headless, OpenView } from "./view.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -252,10 +251,7 @@ class PathView extends OpenView {
       ours.bars.some((/** @type {any} */ bar) => bar.hop === `t${n}`) ? this.linkVia([...hops, `t${n}`]) : null;
     this.row.show(ours.weights, this.run.tokens, ours.at, hop);
     fill(body, ...(ours.bars.length > 0 ? [this.table(ours, hops)] : []), this.arithmetic(ours.to));
-    const bars =
-      "A bar is what a part wrote directly to the head. " +
-      "Attention patterns, and means and scales of norms, are those of this run.";
-    fill(this.numbers, tokenNumbers(glass, ours.at), make("section", remark(ours.note), remark(...glossed(bars))));
+    fill(this.numbers, tokenNumbers(glass, ours.at), make("section", remark(ours.note)));
     if (hasFocus) body.querySelector("a")?.focus();
   }
 

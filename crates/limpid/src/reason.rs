@@ -183,8 +183,8 @@ impl Lm {
     pub fn reason_bytes(&self, tokens: usize) -> Result<usize> {
         let runs = self.layer_bytes(at_once(tokens), tokens)?;
         let ends = 2 * self.trace_bytes(tokens, Keep::default())?;
-        let table = self.config().vocab_size * self.config().d_model * size_of::<f32>();
-        Ok(self.trace_bytes(tokens, Keep::All)?.saturating_add(ends).saturating_add(runs).saturating_add(table))
+        let search = words::bytes(self.config(), tokens);
+        Ok(self.trace_bytes(tokens, Keep::All)?.saturating_add(ends).saturating_add(runs).saturating_add(search))
     }
 
     fn check_reason(&self, question: &ReasonQuestion) -> Result<()> {

@@ -232,7 +232,7 @@ mod measures {
         };
         let mut all = BTreeMap::<&str, Recall>::new();
         for (n, lm) in models.iter().enumerate() {
-            for (kind, one) in recall(lm, &prompts(lm, 500 + n as u64, 40)) {
+            for (kind, one) in recall(lm, &prompts(lm, 500 + n as u64, 20)) {
                 let row = all.entry(kind).or_default();
                 row.prompts += one.prompts;
                 row.right.iter_mut().zip(one.right).for_each(|(sum, n)| *sum += n);

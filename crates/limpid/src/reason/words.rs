@@ -12,9 +12,9 @@ use crate::trace::ranking::greatest;
 use crate::trace::sweep::SweepMetric;
 use crate::trace::{self, Keep};
 use limpid_base::budget::Budget;
-use limpid_core::config::Mask;
+use limpid_core::config::{Config, Mask};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Tokens that a place may get: so many of those that are likely there.
@@ -58,6 +58,8 @@ pub(super) struct WordSearch<'a> {
     budget: &'a Arc<Budget>,
     /// The embedding of each token.
     table: Cow<'a, [f32]>,
+    /// The tokens whose embeddings are nearest to those of each token of the text.
+    near: BTreeMap<u32, Vec<u32>>,
     /// Tokens that are no words.
     specials: BTreeSet<u32>,
     /// The text, of which a causal model reads nothing behind the contest's row.
@@ -89,8 +91,8 @@ impl<'a> WordSearch<'a> {
         let unread = ContestReading { difference: 0.0, together: 0.0, noise: 0.0 };
         let left = left.max(2 * TRIED[0]);
         let specials = lm.tokenizer().map(|all| all.specials().iter().map(|(_, id)| *id).collect()).unwrap_or_default();
-        let ids = read.to_vec();
-        let mut search = WordSearch { lm, contest, budget, table, specials, ids, own: unread, left, runs: 0 };
+        let (ids, near) = (read.to_vec(), nearest(&table, lm.config().vocab_size, read));
+        let mut search = WordSearch { lm, contest, budget, table, near, specials, ids, own: unread, left, runs: 0 };
         search.own = search.run(&[read.to_vec()])?[0];
         Ok(search)
     }
@@ -293,8 +295,8 @@ impl<'a> WordSearch<'a> {
                 .sum()
         };
         let mut likely = self.likely(&text.ids)?;
-        for at in 0..text.ids.len() {
-            likely[at].extend(self.near(self.ids[at], width));
+        for (likely, id) in likely.iter_mut().zip(&self.ids) {
+            likely.extend(self.near.get(id).into_iter().flatten());
         }
         let (mut all, mut rest): (Vec<Proposal>, Vec<Proposal>) = (vec![], vec![]);
         let in_order = |a: &Proposal, b: &Proposal| a.estimate.total_cmp(&b.estimate).then(a.ids.cmp(&b.ids));
@@ -368,16 +370,6 @@ impl<'a> WordSearch<'a> {
         tokenizer.token(&format!("{blank}{}", self.word(to)))
     }
 
-    /// The tokens whose embeddings are nearest to a token's.
-    fn near(&self, id: u32, width: usize) -> Vec<u32> {
-        let rows = self.table.chunks_exact(width.max(1));
-        let own = self.table.get(id as usize * width..(id as usize + 1) * width).unwrap_or_default();
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-        let cosines: Vec<f32> =
-            rows.map(|row| dot(own, row) / (dot(own, own) * dot(row, row)).sqrt().max(f32::MIN_POSITIVE)).collect();
-        greatest(&cosines, NEAR + 1).into_iter().map(|id| id as u32).filter(|other| *other != id).collect()
-    }
-
     /// The tokens that the model itself finds likely at each place.
     fn likely(&self, ids: &[u32]) -> Result<Vec<Vec<u32>>> {
         let top = |ids: &[u32]| -> Result<Vec<Vec<u32>>> {
@@ -398,6 +390,45 @@ impl<'a> WordSearch<'a> {
         likely.iter_mut().for_each(|row| row.retain(|id| !self.specials.contains(id)));
         Ok(likely)
     }
+}
+
+/// Bytes that a search takes beside its runs: the table of embeddings, cosines of each token, and texts that are
+/// proposed.
+pub(super) fn bytes(config: &Config, tokens: usize) -> usize {
+    let rows = config.vocab_size.saturating_mul(config.d_model.saturating_add(tokens));
+    let texts = tokens.saturating_mul(tokens).saturating_mul(LIKELY + NEAR);
+    rows.saturating_add(texts).saturating_mul(size_of::<f32>())
+}
+
+/// The tokens whose embeddings have the greatest cosines to those of each of some tokens.
+fn nearest(table: &[f32], vocab_size: usize, ids: &[u32]) -> BTreeMap<u32, Vec<u32>> {
+    let width = (table.len() / vocab_size.max(1)).max(1);
+    let row = |id: u32| table.get(id as usize * width..(id as usize + 1) * width).unwrap_or_default();
+    let all: BTreeSet<u32> = ids.iter().copied().collect();
+    let mut cosines: Vec<Vec<f32>> = vec![Vec::with_capacity(vocab_size); all.len()];
+    for other in table.chunks_exact(width) {
+        let size = dot(other, other);
+        for (cosines, id) in cosines.iter_mut().zip(&all) {
+            // the token's own length changes no order
+            cosines.push(dot(row(*id), other) / size.sqrt().max(f32::MIN_POSITIVE));
+        }
+    }
+    let near = |(id, cosines): (u32, Vec<f32>)| {
+        let near = greatest(&cosines, NEAR + 1).into_iter().map(|other| other as u32);
+        (id, near.filter(|other| *other != id).take(NEAR).collect())
+    };
+    all.into_iter().zip(cosines).map(near).collect()
+}
+
+/// A product in lanes, whose order does not depend on the machine.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (left, right) = (a.chunks_exact(16), b.chunks_exact(16));
+    let rest: f32 = left.remainder().iter().zip(right.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in left.zip(right) {
+        lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(lane, (a, b))| *lane += a * b);
+    }
+    lanes.iter().sum::<f32>() + rest
 }
 
 /// What a question about a text must be.
