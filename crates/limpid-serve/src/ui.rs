@@ -72,11 +72,12 @@ const FILES: &[(&str, &str)] = files!(
     "colours.js" "command.js" "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js"
     "glass-seek.js" "glass-source.js" "glass.js" "grid.js" "hands.js" "heads.js" "heat-paint.js" "heat-pointer.js"
     "heat-sight.js" "heat-tiles.js" "heat.js" "here-files.js" "here-run.js" "here-store.js" "here.js" "hover.js"
-    "live-worker.js" "live.js" "local-heat.js" "number-map.js" "numbers.js" "reason.js" "runs.js" "saved.js" "says.js"
-    "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js" "tiles.js" "tour.js" "unit-words.js"
-    "view-directions.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js" "view-lens.js"
-    "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js" "view-text.js"
-    "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js" "views.js" "wasi.js" "words.js"
+    "live-worker.js" "live.js" "local-heat.js" "multiply-add.js" "number-map.js" "numbers.js" "reason.js" "runs.js"
+    "saved.js" "says.js" "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js" "tiles.js"
+    "tour.js" "unit-words.js" "view-directions.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js"
+    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js"
+    "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js" "views.js" "wasi.js"
+    "words.js"
 );
 
 /// Where index.html has the palettes.
@@ -493,7 +494,7 @@ mod tests {
         assert!(size <= 300_000, "{size}");
         const START: &[&str] = &["start.js"];
         const LIVE: &[&str] = &["live.js", "here.js", "here-files.js", "here-run.js", "here-store.js"];
-        const WORKER: [&str; 2] = ["live-worker.js", "wasi.js"];
+        const WORKER: [&str; 3] = ["live-worker.js", "multiply-add.js", "wasi.js"];
         let pages = [(page(None), START, "\nstart();\n"), (live_page(), LIVE, "\nbegin();\n")];
         for (page, own, end) in pages {
             let apart = |name: &&str| [START, LIVE].concat().contains(name) || WORKER.contains(name);

@@ -1,5 +1,6 @@
 // The worker of a live page: a model that is asked as a server is, or a training. It takes one request at a time; what
 // the page does not want any more it ends by ending the worker (live.js, here-run.js).
+import { fuses, replaceMultiplyAdds } from "./multiply-add.js";
 import { MemoryFiles, wasi } from "./wasi.js";
 
 /** @typedef {[string, Uint8Array][]} WorkerFiles paths with their bytes */
@@ -13,8 +14,9 @@ import { MemoryFiles, wasi } from "./wasi.js";
  *   worker is made for, and ends with
  */
 /**
- * @typedef {{id: number, status?: number, type?: string, bytes?: Uint8Array, end?: boolean, fault?: string}} Said
- *   a part of the answer to a request; of the opening, whose id is 0
+ * @typedef {{id: number, status?: number, type?: string, bytes?: Uint8Array, end?: boolean, fault?: string,
+ *   emulates?: boolean}} Said
+ *   a part of the answer to a request; of the opening, whose id is 0, whether multiply-adds are emulated
  */
 /**
  * @typedef {{value?: any, memory?: number, files?: WorkerFiles, end?: boolean, fault?: string}} JobSaid what came of a
@@ -44,6 +46,8 @@ class LiveModel {
   /** Hears what the module tells. @type {(status: number, bytes: Uint8Array) => void} */
   hear = () => {};
   isStopped = false;
+  /** Whether the engine has no multiply-add that it could run. */
+  emulates = false;
   /** The files that the page has, by what they were. @type {Map<string, string>} */
   known = new Map();
 
@@ -55,9 +59,8 @@ class LiveModel {
       this.hear(status, new Uint8Array(this.exports.memory.buffer, at, length).slice());
       return 1;
     };
-    if (!WebAssembly.validate(/** @type {any} */ (module))) {
-      throw new Error("this browser lacks WebAssembly's relaxed SIMD, which Chromium has from version 114 on");
-    }
+    this.emulates = !fuses();
+    if (this.emulates) replaceMultiplyAdds(module);
     const { instance } = await WebAssembly.instantiate(/** @type {any} */ (module), {
       wasi_snapshot_preview1: /** @type {any} */ (system),
       limpid: { tell },
@@ -149,7 +152,7 @@ class LiveModel {
       if ("job" in asked) return await this.work(asked);
       if ("id" in asked) return this.ask(asked);
       await this.open(asked);
-      tellPage({ id: 0, end: true });
+      tellPage({ id: 0, end: true, emulates: this.emulates });
     } catch (fault) {
       // a checkpoint that cannot be opened leaves the one before
       if ("name" in asked && !asked.module) return;

@@ -117,10 +117,11 @@ class LiveWorker {
   }
 
   /** @param {Said} said */
-  hear({ id, status, type = "", bytes, end, fault }) {
+  hear({ id, status, type = "", bytes, end, fault, emulates }) {
     if (id === 0) {
       // the opening
       if (fault) return this.lose(new Trouble(`The model cannot be opened: ${fault}`));
+      document.body.classList.toggle("emulates", emulates === true);
       if (end) this.opened.resolve();
       return;
     }

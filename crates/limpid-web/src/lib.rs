@@ -14,12 +14,13 @@
 mod training;
 
 use limpid::checkpoint::{Checkpoint, Format};
-use limpid::numeric::simd::Level;
+use limpid::numeric::simd::{Level, computed_lanes};
 use limpid::{Lm, Machine};
 use limpid_serve::local::{LocalServer, Told};
 use limpid_serve::{ServeOptions, ServedAs, ServedModel, ServedTraining};
 use serde::Deserialize;
 use serde_json::Value;
+use std::arch::wasm32::v128;
 use std::cell::RefCell;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,15 @@ fn answer(work: impl FnOnce(&[u8]) -> Result<Value>) {
     };
     say(status, if status == 200 { b"application/json" } else { b"text/plain" });
     say(0, text.as_bytes());
+}
+
+/// a b + c in four lanes, each rounded once: where an engine lacks the instruction for that, or rounds twice, the page
+/// has it call this (`ui/multiply-add.js`).
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+#[allow(improper_ctypes_definitions)] // C has no name for this type
+pub extern "C" fn limpid_madd(a: v128, b: v128, c: v128) -> v128 {
+    computed_lanes(a, b, c)
 }
 
 /// An error with what led to it.

@@ -119,6 +119,8 @@ pub mod numeric {
     /// Instruction sets.
     pub mod simd {
         pub use limpid_core::numeric::simd::Level;
+        #[cfg(target_arch = "wasm32")]
+        pub use limpid_core::numeric::simd::computed_lanes;
     }
 }
 

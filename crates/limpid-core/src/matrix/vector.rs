@@ -496,28 +496,14 @@ pub(super) struct Wasm(v128);
 #[cfg(target_arch = "wasm32")]
 impl Wasm {
     /// a b + c, rounded once: an instruction where the module has it (and the engine fuses, which `simd::Level` has
-    /// seen), else lane by lane.
+    /// seen).
     #[inline(always)]
     fn fused(a: v128, b: v128, c: v128) -> v128 {
         #[cfg(target_feature = "relaxed-simd")]
         return f32x4_relaxed_madd(a, b, c);
         #[cfg(not(target_feature = "relaxed-simd"))]
-        return fused_lanes(a, b, c);
+        return crate::numeric::simd::computed_lanes(a, b, c);
     }
-}
-
-/// Out of line: it is long, and a page carries it.
-#[cfg(all(target_arch = "wasm32", not(target_feature = "relaxed-simd")))]
-#[inline(never)]
-fn fused_lanes(a: v128, b: v128, c: v128) -> v128 {
-    macro_rules! lane {
-        ($($i:literal)*) => {
-            f32x4($(fma::<crate::numeric::simd::Computed>(
-                f32x4_extract_lane::<$i>(a), f32x4_extract_lane::<$i>(b), f32x4_extract_lane::<$i>(c)
-            )),*)
-        };
-    }
-    lane!(0 1 2 3)
 }
 
 #[cfg(target_arch = "wasm32")]

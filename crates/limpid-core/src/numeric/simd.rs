@@ -10,6 +10,8 @@
 #![allow(unsafe_code)] // calling a function compiled for instructions that `Level` proves are there
 
 use crate::config::{ConfigError, serde_as_text, setting_value, unknown};
+#[cfg(target_arch = "wasm32")]
+use std::arch::wasm32::*;
 use std::fmt;
 
 /// An instruction set that was detected on this CPU. The field is private: a `Level` is the proof that the CPU has it.
@@ -78,20 +80,39 @@ impl MulAdd for Fused {
 }
 
 /// A module of WebAssembly has the instruction for vectors alone, and engines may round it twice: [`Level::is_sound`]
-/// asks. A module without it computes the same out of line, since a page carries it.
+/// asks.
 #[cfg(target_arch = "wasm32")]
 impl MulAdd for Fused {
     #[cfg(target_feature = "relaxed-simd")]
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        use std::arch::wasm32::{f32x4_extract_lane, f32x4_relaxed_madd, f32x4_splat};
         f32x4_extract_lane::<0>(f32x4_relaxed_madd(f32x4_splat(a), f32x4_splat(b), f32x4_splat(c)))
     }
     #[cfg(not(target_feature = "relaxed-simd"))]
-    #[inline(never)]
+    #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         Computed::mul_add(a, b, c)
     }
+}
+
+/// [`Computed::mul_add`] in four lanes: what the instruction of an engine that lacks it, or rounds it twice, is
+/// replaced by.
+#[cfg(target_arch = "wasm32")]
+#[inline(always)]
+pub fn computed_lanes(a: v128, b: v128, c: v128) -> v128 {
+    let half = |[a, b, c]: [v128; 3]| {
+        let [a, b, c] = [a, b, c].map(|v| f64x2_promote_low_f32x4(v));
+        let product = f64x2_mul(a, b);
+        let sum = f64x2_add(product, c);
+        let part = f64x2_sub(sum, product);
+        let rest = f64x2_add(f64x2_sub(product, f64x2_sub(sum, part)), f64x2_sub(c, part));
+        let inexact = f64x2_gt(f64x2_abs(rest), f64x2_splat(0.0));
+        let moves = v128_and(v128_andnot(inexact, sum), i64x2_splat(1));
+        let inwards = v128_and(u64x2_shr(v128_xor(sum, rest), 63), moves);
+        f32x4_demote_f64x2_zero(i64x2_sub(i64x2_add(sum, moves), i64x2_shl(inwards, 1)))
+    };
+    let high = |v: v128| i64x2_shuffle::<1, 1>(v, v);
+    i64x2_shuffle::<0, 2>(half([a, b, c]), half([high(a), high(b), high(c)]))
 }
 
 impl MulAdd for Computed {
@@ -199,8 +220,8 @@ impl Level {
         }
     }
 
-    /// Whether a multiply-add rounds once here. It does everywhere, but for engines of WebAssembly that compute the
-    /// relaxed instruction of a module otherwise: they need the module without it.
+    /// Whether a multiply-add rounds once here. It does everywhere, but for engines of WebAssembly that round the
+    /// relaxed instruction twice: in their copy of a module, [`computed_lanes`] takes its place.
     pub fn is_sound() -> bool {
         // the exact product is 1 + 2^-11 + 2^-24, and rounded 1 + 2^-11
         let [x, sum] = std::hint::black_box([1.0 + 2f32.powi(-12), -(1.0 + 2f32.powi(-11))]);
