@@ -43,26 +43,35 @@ printf '[package]\nname = "std-for-targets"\nedition = "2024"\n[workspace]\n' >"
 : >"$folder/std/src/lib.rs"
 for target in "$@"; do
   libraries=$folder/unpacked/usr/lib/rustlib/$target/lib
-  [ -e "$libraries/complete" ] && continue
-  # types alone where nothing is linked
-  how=$(case $target in *apple* | *windows*) echo check ;; *) echo build ;; esac)
+  # types alone where nothing is linked; small what a page carries: docs/decisions.md#what-makes-a-pages-module-small
+  how=(build -Zbuild-std=std,panic_abort,test) flags= level=3
+  case $target in
+    *apple* | *windows*) how[0]=check ;;
+    *wasip1) how=(build -Zbuild-std=std,panic_abort -Zbuild-std-features=optimize_for_size) level=z
+      flags="-Cembed-bitcode=yes -Cpanic=immediate-abort -Zunstable-options" ;;
+  esac
+  complete=$libraries/complete-$(echo "${how[*]} $flags $level" | cksum | cut -d' ' -f1)
+  [ -e "$complete" ] && continue
   echo "== the standard library for $target"
-  (cd "$folder/std" && env -u RUSTFLAGS RUSTC="$folder/rustc" RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$folder/std/target" \
-    "$CARGO" "$how" --quiet --release -Zbuild-std=std,panic_abort,test --target "$target")
+  (cd "$folder/std" && RUSTFLAGS=$flags CARGO_PROFILE_RELEASE_OPT_LEVEL=$level RUSTC="$folder/rustc" \
+    RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$folder/std/target" "$CARGO" "${how[@]}" --quiet --release --target "$target")
   mkdir -p "$libraries"
+  rm -f "$libraries"/lib*.r* "$libraries"/complete*
   find "$folder/std/target/$target/release/deps" \( -name 'lib*.rmeta' -o -name 'lib*.rlib' \) \
     ! -name 'libstd_for_targets*' -exec cp -t "$libraries" {} +
   if [ "$target" = wasm32-wasip1 ]; then
     # Debian's library is older than what Rust calls: no thread ever starts there
     mkdir -p "$libraries/self-contained"
     cp /usr/lib/wasm32-wasi/libc.a "$libraries/self-contained"
-    "$folder/rustc" --edition 2024 --target "$target" -O -Cpanic=abort --emit=obj xtask/targets/wasi.rs -o "$folder/wasi.o"
+    # shellcheck disable=SC2086 # flags are several words
+    RUSTC_BOOTSTRAP=1 "$folder/rustc" --edition 2024 --target "$target" -O $flags --emit=obj xtask/targets/wasi.rs \
+      -o "$folder/wasi.o"
     cat >"$folder/wasm-ld" <<END
 #!/bin/sh
 exec wasm-ld-19 "\$@" /usr/lib/wasm32-wasi/crt1-reactor.o '$folder/wasi.o' --export=_initialize
 END
     chmod +x "$folder/wasm-ld"
   fi
-  touch "$libraries/complete"
+  touch "$complete"
 done
 rm -rf "$folder/std"

@@ -118,9 +118,12 @@ impl Compiler {
     }
 
     fn module(&self) -> bool {
-        // engines that lack these instructions cannot open it; the page says so
-        let flags = "-D warnings -Ctarget-feature=+simd128,+relaxed-simd";
-        let built = self.cargo(&["build", "--profile", "web", "--target", BROWSER, "-p", "limpid-web"], flags);
+        // where an engine lacks these instructions, the page replaces them (ui/multiply-add.js)
+        let flags = "-D warnings -Ctarget-feature=+simd128,+relaxed-simd -Cpanic=immediate-abort -Zunstable-options \
+                     -Clink-arg=--compress-relocations";
+        let mut cargo = self.command(&["build", "--profile", "web", "--target", BROWSER, "-p", "limpid-web"], flags);
+        println!("== cargo build --profile web --target {BROWSER} -p limpid-web");
+        let built = cargo.env("RUSTC_BOOTSTRAP", "1").status().is_ok_and(|status| status.success());
         let (from, to) =
             (self.folder.join("target").join(BROWSER).join("web/limpid_web.wasm"), root().join("target/web"));
         let put = || -> std::io::Result<()> {

@@ -6,8 +6,6 @@
 
 use std::{ops::Range, sync::OnceLock};
 
-use regex_syntax::hir::{Class, HirKind};
-
 /// A way of cutting text into pieces that byte pairs stay within.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
@@ -33,24 +31,17 @@ const UPPER: u8 = 8;
 const LOWER: u8 = 16;
 const NEWLINE: u8 = 32;
 
-/// The bits of every character, by code point; those of `regex`, which tiktoken goes by.
+/// The bits of all characters in runs, in the order of code points: each run the bits and the length, which takes three
+/// bytes, the lowest first. They are those of `regex`, which tiktoken goes by; a test compares them.
+static CLASSES: &[u8] = include_bytes!("split/classes.bin");
+
+/// The bits of every character, by code point.
 fn classes() -> &'static [u8] {
-    static CLASSES: OnceLock<Vec<u8>> = OnceLock::new();
-    CLASSES.get_or_init(|| {
-        let mut table = vec![0; 0x11_0000];
-        for (regex, bit) in [
-            (r"\p{L}", LETTER),
-            (r"\p{N}", NUMBER),
-            (r"\s", BLANK),
-            (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", UPPER),
-            (r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", LOWER),
-            (r"[\r\n]", NEWLINE),
-        ] {
-            let Ok(parsed) = regex_syntax::parse(regex) else { continue };
-            let HirKind::Class(Class::Unicode(class)) = parsed.kind() else { continue };
-            for range in class.ranges() {
-                table[range.start() as usize..=range.end() as usize].iter_mut().for_each(|c| *c |= bit);
-            }
+    static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut table = Vec::with_capacity(0x11_0000);
+        for [bits, low, mid, high] in CLASSES.as_chunks().0 {
+            table.resize(table.len() + u32::from_le_bytes([*low, *mid, *high, 0]) as usize, *bits);
         }
         table
     })
@@ -250,5 +241,40 @@ fn run<'a>(text: &'a str, split: Split, mut each: impl FnMut(&'a [u8])) {
         let end = cursor.piece(at, split);
         each(&text.as_bytes()[at..end]);
         at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regex_syntax::hir::{Class, HirKind};
+
+    /// `WRITE_DOCS=1 cargo test -p limpid-tokenizer --lib classes` writes the file anew.
+    #[test]
+    fn the_classes_are_those_of_regex() {
+        let mut table = vec![0u8; 0x11_0000];
+        for (regex, bit) in [
+            (r"\p{L}", LETTER),
+            (r"\p{N}", NUMBER),
+            (r"\s", BLANK),
+            (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", UPPER),
+            (r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", LOWER),
+            (r"[\r\n]", NEWLINE),
+        ] {
+            let parsed = regex_syntax::parse(regex).unwrap();
+            let HirKind::Class(Class::Unicode(class)) = parsed.kind() else { panic!("{regex}: {parsed:?}") };
+            for range in class.ranges() {
+                table[range.start() as usize..=range.end() as usize].iter_mut().for_each(|bits| *bits |= bit);
+            }
+        }
+        if std::env::var_os("WRITE_DOCS").is_some() {
+            let runs = table.chunk_by(|a, b| a == b);
+            let bytes: Vec<u8> =
+                runs.flat_map(|run| (u32::from(run[0]) | (run.len() as u32) << 8).to_le_bytes()).collect();
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/split/classes.bin"), bytes).unwrap();
+            return;
+        }
+        let differs = table.iter().zip(classes()).position(|(regex, own)| regex != own);
+        assert_eq!((differs, classes().len()), (None, table.len()), "classes.bin is stale: write it anew");
     }
 }

@@ -167,7 +167,9 @@ impl Sampler {
             choices = self.nucleus(choices);
         }
         choices.retain(|c| c.weight > 0.0 && c.weight >= self.min_p);
-        choices.sort_unstable_by_key(|c| c.token);
+        if !choices.is_sorted_by_key(|c| c.token) {
+            choices.sort_unstable_by_key(|c| c.token);
+        }
         Ok(choices)
     }
 
