@@ -5,10 +5,9 @@ use crate::{models, show, signals};
 use anyhow::{Context, Result, bail};
 use limpid::Interventions;
 use limpid::checkpoint::Checkpoint;
-use limpid::tokenizer::Tokenizer;
 use limpid_glass::{GlassError, Subject};
 use limpid_serve::saved::{self, SavedPage};
-use limpid_serve::{ServeOptions, ServedAs, ServedModel, Server};
+use limpid_serve::{ServeOptions, ServedAs, ServedModel, Server, live};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -117,22 +116,15 @@ pub fn open(
     Ok(server.wait()?)
 }
 
-/// Where the page begins, as it stands in its address.
+/// Where the page begins.
 fn address(run: &PageRun) -> String {
-    let last = if run.last { "&last=1" } else { "" };
-    let steps = run.steps.map_or_else(String::new, |steps| format!("&i={}", encoded(&steps.to_string())));
+    let steps = run.steps.map(Interventions::to_string);
+    let mut words = vec![("v", "map")];
+    words.extend(steps.as_deref().map(|steps| ("i", steps)));
+    words.extend(run.last.then_some(("last", "1")));
     // who has no text to ask about is shown around
-    let place = run.prompt.map_or_else(|| "&tour=1".into(), |prompt| format!("&p={}", encoded(prompt)));
-    format!("v=map{steps}{last}{place}")
-}
-
-/// A text as it stands in an address.
-fn encoded(text: &str) -> String {
-    let byte = |b: u8| match b {
-        b if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => char::from(b).to_string(),
-        b => format!("%{b:02X}"),
-    };
-    text.bytes().map(byte).collect()
+    words.push(run.prompt.map_or(("tour", "1"), |prompt| ("p", prompt)));
+    live::address(&words)
 }
 
 /// Asks the system for its browser. Where it has none, the address that was printed is enough.
@@ -152,47 +144,15 @@ fn browse(url: &str) {
 const SMALL: u64 = 2_000_000;
 const LARGE: u64 = 10_000_000;
 
-/// Bytes of a model that a page may have inside.
-const LIVE: u64 = 64_000_000;
-
-/// Files by their paths in a page.
-type PageFiles = Vec<(String, Vec<u8>)>;
-
-/// A model's files for a page, below `name` where they are several; none where they are too large, or the model is more
-/// than they are.
-fn inside(name: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Option<PageFiles>> {
-    let files = if dir.is_dir() {
-        // what the page tells of a training, too; its settings name files of whoever trained it
-        let told = ["metrics.jsonl", limpid::timelapse::FILE];
-        let belongs = |name: &str| limpid::checkpoint::is_part(name) || told.contains(&name);
-        let names = dir.read_dir()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut names: Vec<String> = names.filter(|name| belongs(name) && dir.join(name).is_file()).collect();
-        names.sort();
-        names.iter().map(|file| (format!("{name}/{file}"), dir.join(file))).collect()
-    } else {
-        vec![(name.into(), dir.to_path_buf())]
-    };
-    let bytes: u64 = files.iter().filter_map(|(_, path)| Some(path.metadata().ok()?.len())).sum();
-    // a page's limpid has none of the crates that run other programs' tokenizers and templates
-    let template = checkpoint.chat_template.as_deref().is_some_and(|source| !limpid::data::chat::is_template(source));
-    let borrows = template || checkpoint.tokenizer.as_ref().is_some_and(Tokenizer::needs_huggingface);
-    if bytes > LIVE || borrows || !checkpoint.adapters.is_empty() {
-        return Ok(None);
-    }
-    let read = |(name, path): (String, PathBuf)| Ok((name, limpid_base::files::read_small(&path, LIVE)?));
-    files.into_iter().map(read).collect::<Result<_>>().map(Some)
-}
-
-/// The page with the model inside of it, where it can be.
-fn live(glass: &GlassOptions, (dir, checkpoint): (&Path, &Checkpoint), run: &PageRun) -> Result<Option<String>> {
-    // a run of ids has no text for the page to begin with
-    let Some(module) = saved::module().filter(|_| !glass.still && glass.max_bytes.is_none() && run.ids.is_none())
-    else {
-        return Ok(None);
-    };
-    let name = models::name(dir);
-    let Some(files) = inside(&name, dir, checkpoint)? else { return Ok(None) };
-    Ok(Some(saved::live_page(module, &name, &files, &address(run))?))
+/// Writes the page with the model inside of it, which begins at an address; says whether there can be one.
+pub fn put_live(
+    path: &Path,
+    (dir, checkpoint): (&Path, &Checkpoint),
+    start: &str,
+    machine: &MachineOptions,
+) -> Result<bool> {
+    let Some(html) = live::page(&models::name(dir), (checkpoint, &machine.machine()), start)? else { return Ok(false) };
+    put(path, &html, ", the model inside; it runs in the browser, offline").map(|()| true)
 }
 
 /// Writes a page.
@@ -211,8 +171,10 @@ pub fn html(
     run: &PageRun,
     machine: &MachineOptions,
 ) -> Result<()> {
-    if let Some(html) = live(glass, (dir, &checkpoint), run)? {
-        return put(path, &html, ", the model inside; it runs in the browser, offline");
+    // a run of ids has no text for the page to begin with
+    let still = glass.still || glass.max_bytes.is_some() || run.ids.is_some();
+    if !still && put_live(path, (dir, &checkpoint), &address(run), machine)? {
+        return Ok(());
     }
     let mut body = match (run.prompt, run.ids) {
         (Some(text), _) => json!({ "prompt": text }),

@@ -18,6 +18,7 @@ use limpid::trace::sweep::{SweepBy, SweepMetric, SweepQuestion, SweepReceiver, S
 use limpid::unit_places::{UnitContext, UnitText};
 use limpid::{Device, Interventions, Machine, SampleStream, Step};
 use limpid_glass::Subject;
+use limpid_serve::live;
 use limpid_serve::saved::{self, SaveError};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -615,23 +616,35 @@ impl Lm {
         Ok(pythonize(py, &found.json(&|id| word(&lm, id)))?.unbind())
     }
 
-    /// The page that looks into a run of this prompt: one HTML file that needs no network, of at most `max_bytes`. A
-    /// notebook shows it, and `save(path)` writes it.
-    #[pyo3(signature = (prompt, max_bytes = 10_000_000))]
-    fn look(&self, py: Python, prompt: &str, max_bytes: usize) -> PyResult<Py<PyAny>> {
+    /// The page that looks into a run of this prompt: one HTML file that needs no network. A notebook shows it, and
+    /// `save(path)` writes it. A model of at most 64 MB is in it, and runs in the browser, where this limpid was built
+    /// with the module for that; else, or with `still`, there are answers about this prompt, in at most `max_bytes`.
+    #[pyo3(signature = (prompt, max_bytes = 10_000_000, *, still = false))]
+    fn look(&self, py: Python, prompt: &str, max_bytes: usize, still: bool) -> PyResult<Py<PyAny>> {
         let lm = self.get()?;
-        let mut body = json!({ "prompt": prompt });
         let steps = steps(&lm);
-        if !steps.is_empty() {
-            body["interventions"] = json!(steps);
-        }
-        let page = py.detach(|| {
+        let html = py.detach(|| {
+            if !still && let Some(checkpoint) = lm.checkpoint() {
+                let json = json!(steps).to_string();
+                let changes = (!steps.is_empty()).then_some(("i", json.as_str()));
+                let words: Vec<(&str, &str)> =
+                    [("v", "map")].into_iter().chain(changes).chain([("p", prompt)]).collect();
+                // files that were moved since cannot be read again, and the answers need none
+                let page = live::page("model", (checkpoint, lm.machine()), &live::address(&words));
+                if let Ok(Some(html)) = page {
+                    return Ok(html);
+                }
+            }
+            let mut body = json!({ "prompt": prompt });
+            if !steps.is_empty() {
+                body["interventions"] = json!(steps);
+            }
             let lm = Arc::new(lm.without_interventions());
             let subject = Subject { name: "model".into(), fingerprint: "limpid".into(), step: None, lm };
-            saved::page(&subject, (&body, None), max_bytes)
+            saved::page(&subject, (&body, None), max_bytes).map(|page| page.html)
         });
-        let page = page.map_err(|error: SaveError| raised(error))?;
-        Ok(py.import("limpid")?.call_method1("Page", (page.html,))?.unbind())
+        let html = html.map_err(|error: SaveError| raised(error))?;
+        Ok(py.import("limpid")?.call_method1("Page", (html,))?.unbind())
     }
 
     /// Ends the model here, and lets its memory go. Traces and streams that are open keep what they need.

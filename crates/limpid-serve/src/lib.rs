@@ -8,6 +8,7 @@
 mod dispatch;
 mod hosts;
 mod json;
+pub mod live;
 pub mod local;
 mod look;
 mod model;

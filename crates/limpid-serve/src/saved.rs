@@ -14,6 +14,7 @@ use limpid_base::budget::Budget;
 use limpid_glass::{Glass, GlassError, Reply, Subject};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why there is no file.
@@ -26,6 +27,14 @@ pub enum SaveError {
     /// The page.
     #[error(transparent)]
     Page(#[from] UiError),
+    /// A file of the model that the page is of.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
     /// What there must be is larger than what is allowed.
     #[error(
         "the run alone takes {needed} bytes of the file, and it may have {most}: allow more, or shorten the prompt"
@@ -50,7 +59,7 @@ pub struct SavedPage {
 pub(crate) const PLACE: &str = "<script type=\"application/octet-stream\" id=\"saved\"></script>";
 
 /// Answers by what is asked, each deflated.
-struct Book {
+pub(crate) struct Book {
     index: Map<String, Value>,
     bytes: Vec<u8>,
     most: usize,
@@ -65,12 +74,12 @@ impl Book {
     }
 
     /// One of at most so many bytes.
-    fn new(most: usize) -> Book {
+    pub(crate) fn new(most: usize) -> Book {
         Book { index: Map::new(), bytes: vec![], most, left_out: 0 }
     }
 
     /// Adds an answer, if there is room.
-    fn add(&mut self, key: String, answer: &[u8]) -> bool {
+    pub(crate) fn add(&mut self, key: String, answer: &[u8]) -> bool {
         let mut encoder = DeflateEncoder::new(vec![], Compression::best());
         // a Vec takes everything
         let deflated = encoder.write_all(answer).and_then(|()| encoder.finish()).unwrap_or_default();
@@ -84,7 +93,7 @@ impl Book {
     }
 
     /// The page with the answers in their place.
-    fn put_into(self, html: &str) -> Result<SavedPage, SaveError> {
+    pub(crate) fn put_into(self, html: &str) -> Result<SavedPage, SaveError> {
         let archive = json!(self.index).to_string();
         let archive = [&(archive.len() as u32).to_le_bytes()[..], archive.as_bytes(), &self.bytes].concat();
         let filled = PLACE.replace("></script>", &format!(">{}</script>", BASE64_STANDARD.encode(archive)));
@@ -166,7 +175,7 @@ fn keep_timelapse(book: &mut Book, ask: &Ask) {
 }
 
 /// The page, which has no headers when it is a file; `allowed`: what its policy allows beside its own script and style.
-fn page_of_a_file(page: Page, allowed: [(&str, &str); 2]) -> String {
+pub(crate) fn page_of_a_file(page: Page, allowed: [(&str, &str); 2]) -> String {
     let Page { html, csp } = page;
     let csp = csp.replace("; frame-ancestors 'none'", "");
     let csp = allowed.iter().fold(csp, |csp, (from, to)| csp.replacen(from, to, 1));
@@ -174,45 +183,7 @@ fn page_of_a_file(page: Page, allowed: [(&str, &str); 2]) -> String {
     html.replacen("<meta charset=\"utf-8\">", &format!("<meta charset=\"utf-8\">\n{meta}"), 1)
 }
 
-const NO_NETWORK: (&str, &str) = ("connect-src 'self'; ", "");
-/// Its worker is made of its own text, and compiles the module that stands in it.
-const WORKER: (&str, &str) = ("script-src ", "worker-src blob:; script-src 'wasm-unsafe-eval' ");
-
-/// What runs a model in a page: limpid itself, as WebAssembly; none where this library was built without it
-/// (`cargo xtask web`).
-pub fn module() -> Option<&'static [u8]> {
-    #[cfg(live)]
-    return Some(include_bytes!(env!("LIVE_MODULE")));
-    #[cfg(not(live))]
-    None
-}
-
-/// The page with a model inside of it, which runs there without a network. `files` are the model's, by their paths:
-/// below `name`, or `name` itself for a model of one file. `start` is the address that the page begins at, such as
-/// `v=map&p=once`.
-///
-/// # Errors
-/// If the page cannot be made.
-pub fn live_page(module: &[u8], name: &str, files: &[(String, Vec<u8>)], start: &str) -> Result<String, SaveError> {
-    let html = page_of_a_file(ui::live_page()?, [NO_NETWORK, WORKER]);
-    let mut book = Book::new(usize::MAX);
-    let about = json!({ "name": name, "start": start });
-    book.add("live".into(), about.to_string().as_bytes());
-    book.add("worker".into(), ui::worker()?.as_bytes());
-    book.add("module".into(), module);
-    for (file, bytes) in files {
-        book.add(format!("file {file}"), bytes);
-    }
-    Ok(book.put_into(&html)?.html)
-}
-
-/// The page without a model, which trains one or opens one: the same page, whose place for a model is empty.
-///
-/// # Errors
-/// As [`live_page`].
-pub fn site_page(module: &[u8]) -> Result<String, SaveError> {
-    live_page(module, "", &[], "")
-}
+pub(crate) const NO_NETWORK: (&str, &str) = ("connect-src 'self'; ", "");
 
 /// Every head as one tile, the weights of all heads first.
 fn keep_heads(

@@ -73,13 +73,14 @@ class SweepView extends OpenView {
   foil = this.input("foil", "Rather than", "likeliest after this text");
   to = this.input("to", "By paths to", "all paths: no tensor");
   toHeads = this.input("toh", "Heads of that tensor", "all");
+  position = this.input("pos", "Measured at token", "the last");
   /**
    * Fields by their names in the address, and what they are if it has none.
    * @type {[HTMLInputElement | HTMLSelectElement, string, string][]}
    */
   fields = [
     [this.site, "site", "resid_pre"], [this.by, "by", "head"], [this.metric, "metric", ""], [this.answer, "answer", ""],
-    [this.foil, "foil", ""], [this.to, "to", ""], [this.toHeads, "toh", ""],
+    [this.foil, "foil", ""], [this.to, "to", ""], [this.toHeads, "toh", ""], [this.position, "pos", ""],
   ];
   estimate = make("input", { type: "checkbox" });
   send = make("button", { type: "submit" }, "Sweep");
@@ -92,8 +93,8 @@ class SweepView extends OpenView {
     div(
       "tools", make("label", "Patch ", this.site), make("label", "Grid ", this.by),
       make("label", "Measure ", this.metric), ...this.words, make("label", "by paths to ", this.to),
-      make("label", "heads ", this.toHeads), make("label", this.estimate, " estimate from gradients"),
-      this.send,
+      make("label", "heads ", this.toHeads), make("label", "at token ", this.position),
+      make("label", this.estimate, " estimate from gradients"), this.send,
     ),
   );
   line = make("p", { class: "note", role: "status" });
@@ -242,7 +243,7 @@ class SweepView extends OpenView {
 
   /** What is asked of the server. */
   get question() {
-    const { answer, foil, metric, to } = this;
+    const { answer, foil, metric, to, position } = this;
     const words = { ...(answer.value && { answer: answer.value }), ...(foil.value && { foil: foil.value }) };
     const toHeads = (this.toHeads.value.match(/\d+/g) ?? []).map(Number);
     return {
@@ -250,6 +251,7 @@ class SweepView extends OpenView {
       ...(this.isOfHeads && { by: this.by.value }),
       ...(metric.value ? { metric: metric.value } : words),
       ...(to.value && { to: to.value, to_head: toHeads }),
+      ...(position.value && { position: Number(position.value) }),
       ...(this.estimate.checked && { estimate: true }),
     };
   }
@@ -285,8 +287,8 @@ class SweepView extends OpenView {
   update() {
     this.readClean();
     this.show();
-    // a saved page shows the sweep that it keeps
-    if (this.model.sweep && !KEPT.sweep) this.sweep();
+    // a saved page shows the sweep that it keeps; a live one may begin with one
+    if ((this.model.sweep || this.more["go"] === "1") && !KEPT.sweep) this.sweep();
   }
 
   show() {

@@ -4,7 +4,7 @@ use crate::outputs::Force;
 use crate::show;
 use anyhow::{Context, Result, bail};
 use limpid_base::files::{self, OutputFile};
-use limpid_serve::saved;
+use limpid_serve::live;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -25,13 +25,12 @@ pub struct Args {
 }
 
 pub fn run(Args { file, .. }: Args) -> Result<()> {
-    let Some(module) = saved::module() else {
+    let Some(html) = live::site()? else {
         bail!(
             "this limpid was built without the module that runs in pages: a release has it, and `cargo xtask web` \
              makes it before `cargo build`"
         );
     };
-    let html = saved::site_page(module)?;
     files::replace(&file, |part| OutputFile::create(part)?.write_all(html.as_bytes()))
         .with_context(|| file.display().to_string())?;
     show::say(format_args!("saved {}: {}, open it in a browser", file.display(), show::bytes(html.len() as u64)));

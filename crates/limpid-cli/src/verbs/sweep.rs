@@ -91,11 +91,15 @@ pub struct Args {
     plot_out: Option<PathBuf>,
     #[command(flatten)]
     _force: Force,
-    /// Save the page with the sweep as one file that works offline, to send to somebody; it contains the prompts, but
-    /// no weights
+    /// Save the page with the sweep as one file that works offline, to send to somebody; with the model inside where
+    /// `inspect --html` has it, and then the browser sweeps, unless it is a sweep that needs --yes
     #[cfg(feature = "serve")]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plot_out", "json", "over_steps"])]
     html: Option<PathBuf>,
+    /// Save the answers of the sweep alone, without weights
+    #[cfg(feature = "serve")]
+    #[arg(long, requires = "html")]
+    still: bool,
     /// Colours of the picture: ink, viridis, cividis or diverging [default: what suits the numbers]
     #[arg(long, value_name = "NAME", requires = "plot_out", value_parser = named::<Palette>())]
     palette: Option<Palette>,
@@ -137,7 +141,7 @@ pub fn run(mut args: Args) -> Result<()> {
     }
     #[cfg(feature = "serve")]
     if let Some(path) = &args.html {
-        return saved_page(&args, path, checkpoint, (&question, &texts));
+        return page(&args, path, checkpoint, (&question, &texts));
     }
     let sweep = swept(&args, checkpoint, &question)?;
     let words = words(&question, &tokenizer);
@@ -186,7 +190,7 @@ fn swept(args: &Args, checkpoint: Checkpoint, question: &SweepQuestion) -> Resul
 
 /// --html: the page with the run of the corrupt prompt and the sweep.
 #[cfg(feature = "serve")]
-fn saved_page(
+fn page(
     args: &Args,
     path: &Path,
     checkpoint: Checkpoint,
@@ -194,6 +198,14 @@ fn saved_page(
 ) -> Result<()> {
     if question.by == SweepBy::Pair {
         bail!(Usage("--html draws no grid of pairs: leave --by-pair out, or take --plot-out".into()));
+    }
+    let dir = checkpoint.path.clone();
+    let long = question.cost(&checkpoint.config).token_layers > TOKEN_LAYERS;
+    if !args.still
+        && !long
+        && glass::put_live(path, (&dir, &checkpoint), &address(args, question, [clean, corrupt]), &args.machine)?
+    {
+        return Ok(());
     }
     let mut sweep = json!({
         "clean": clean, "corrupt": corrupt, "site": question.site.name(), "by": question.by.name(),
@@ -209,8 +221,28 @@ fn saved_page(
         SweepMetric::Loss => sweep["metric"] = "loss".into(),
         SweepMetric::Divergence => sweep["metric"] = "kl".into(),
     }
-    let dir = checkpoint.path.clone();
     glass::save((path, None), (&dir, checkpoint), (&json!({ "prompt": corrupt }), Some(&sweep)), &args.machine)
+}
+
+/// Where a page begins that sweeps: what is asked, in the words of its form.
+#[cfg(feature = "serve")]
+fn address(args: &Args, question: &SweepQuestion, [clean, corrupt]: [&str; 2]) -> String {
+    let heads: Vec<String> = args.to_head.iter().map(usize::to_string).collect();
+    let (heads, position) = (heads.join(","), args.position.map(|at| at.to_string()));
+    let given = [
+        ("answer", args.answer.as_deref()),
+        ("foil", args.rather_than.as_deref()),
+        ("metric", args.metric.as_deref()),
+        ("to", args.to.as_deref()),
+        ("toh", (!heads.is_empty()).then_some(heads.as_str())),
+        ("pos", position.as_deref()),
+        ("est", args.estimate.then_some("1")),
+    ];
+    let mut words =
+        vec![("v", "sweep"), ("go", "1"), ("clean", clean), ("site", question.site.name()), ("by", question.by.name())];
+    words.extend(given.into_iter().filter_map(|(name, word)| Some((name, word?))));
+    words.push(("p", corrupt));
+    limpid_serve::live::address(&words)
 }
 
 /// --over-steps: the sweep of each state that a run kept. Of one that answers both prompts alike there is nothing to
