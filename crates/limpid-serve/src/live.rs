@@ -77,7 +77,12 @@ fn with(module: &[u8], name: &str, files: PageFiles, start: &str) -> Result<Stri
     book.add("worker".into(), ui::worker()?.as_bytes());
     book.add("module".into(), module);
     for (file, bytes) in files {
-        book.add(format!("file {file}"), &bytes);
+        let key = format!("file {file}");
+        if file.ends_with(".safetensors") {
+            book.add_apart(key, &bytes);
+        } else {
+            book.add(key, &bytes);
+        }
     }
     Ok(book.put_into(&html)?.html)
 }

@@ -58,6 +58,15 @@ pub struct SavedPage {
 /// Where the answers stand in the document.
 pub(crate) const PLACE: &str = "<script type=\"application/octet-stream\" id=\"saved\"></script>";
 
+/// How many bytes the numbers have whose bytes stand apart.
+const APART: usize = 4;
+
+fn deflated(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = DeflateEncoder::new(vec![], Compression::best());
+    // a Vec takes everything
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default()
+}
+
 /// Answers by what is asked, each deflated.
 pub(crate) struct Book {
     index: Map<String, Value>,
@@ -80,9 +89,7 @@ impl Book {
 
     /// Adds an answer, if there is room.
     pub(crate) fn add(&mut self, key: String, answer: &[u8]) -> bool {
-        let mut encoder = DeflateEncoder::new(vec![], Compression::best());
-        // a Vec takes everything
-        let deflated = encoder.write_all(answer).and_then(|()| encoder.finish()).unwrap_or_default();
+        let deflated = deflated(answer);
         if self.size() + deflated.len() * 4 / 3 + key.len() + 32 > self.most {
             self.left_out += 1;
             return false;
@@ -90,6 +97,15 @@ impl Book {
         self.index.insert(key, json!([self.bytes.len(), deflated.len()]));
         self.bytes.extend(deflated);
         true
+    }
+
+    /// Adds a file of weights. The first bytes of all four-byte numbers come first, then the second ones, and so on: the
+    /// signs and exponents of f32 weights are alike, and deflate then finds it.
+    pub(crate) fn add_apart(&mut self, key: String, bytes: &[u8]) {
+        let apart: Vec<u8> = (0..APART).flat_map(|n| bytes.iter().skip(n).step_by(APART)).copied().collect();
+        let deflated = deflated(&apart);
+        self.index.insert(key, json!([self.bytes.len(), deflated.len(), APART]));
+        self.bytes.extend(deflated);
     }
 
     /// The page with the answers in their place.

@@ -22,6 +22,14 @@
  * @property {Record<string, string>} more words of views that are not known here
  */
 
+/**
+ * Writes the address. It is given whole: in a frame of a notebook, `#` alone would be the notebook's.
+ * @param {"replaceState" | "pushState"} how @param {string} hash without `#`
+ */
+export function writeHash(how, hash) {
+  history[how](null, "", `${location.href.split("#")[0]}#${hash}`);
+}
+
 /** Nothing said. Its order is the order in the address; the prompt comes last. @type {State} */
 const UNSAID = {
   v: "", l: null, h: null, q: null, k: null, s: "weights", n: "", at: "", m: "pattern", o: "layer", pal: "", sc: "",

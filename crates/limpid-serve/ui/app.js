@@ -1,4 +1,5 @@
 // The page: what is shown, its address, its keys. start.js makes one, live.js one with a model inside.
+import { writeHash } from "./address.js";
 import { ChatView } from "./chat.js";
 import { completeView } from "./complete.js";
 import { byId, figure, fill, isModified, keep, kept, on, onSubmit } from "./dom.js";
@@ -53,7 +54,7 @@ function givenKey() {
   keep("key", usable, "sessionStorage");
   if (given.has("key")) {
     given.delete("key");
-    history.replaceState(null, "", `#${given}`);
+    writeHash("replaceState", `${given}`);
   }
   return usable;
 }

@@ -1,6 +1,6 @@
 // What is looked at: one prompt, run once, at the place that the address says. Views (view.js) read it here, and change
 // it by `go`, which changes it for all of them.
-import { hashOf, stateIn } from "./address.js";
+import { hashOf, stateIn, writeHash } from "./address.js";
 import { SEQUENTIAL, SPREADS } from "./colours.js";
 import { div, figure, make, on, say } from "./dom.js";
 import { LiveRun } from "./glass-runs.js";
@@ -135,7 +135,7 @@ export class Glass {
    */
   write(how, hash) {
     if (location.hash !== this.address) return;
-    history[how](null, "", `#${hash}`);
+    writeHash(how, hash);
     this.address = location.hash;
   }
 

@@ -1,6 +1,7 @@
 // A live page: the model is in the file and runs in a worker of this page, offline, with the bits of the binary. It is
 // asked as a server is, and answers as one. A page without a model makes one, or opens one (here.js). It does something
 // by being loaded, in place of start.js.
+import { writeHash } from "./address.js";
 import { App } from "./app.js";
 import { Archive } from "./archive.js";
 import { HerePage } from "./here.js";
@@ -169,7 +170,7 @@ async function begin() {
     return;
   }
   const files = archive.names().filter((key) => key.startsWith("file "));
-  if (!location.hash) history.replaceState(null, "", `#${start}`);
+  if (!location.hash) writeHash("replaceState", start);
   new App(new LiveWorker(script, async () => ({
     module: await archive.bytesOf("module"), name,
     files: await Promise.all(files.map(async (key) => /** @type {[string, Uint8Array]} */ (

@@ -16,7 +16,8 @@ const NUMBER_BYTES = 2;
 const PROBE = new Uint8Array([
   0, 0x61, 0x73, 0x6d, 1, 0, 0, 0,
   1, 7, 1, 0x60, 2, 0x7d, 0x7d, 1, 0x7d, 3, 2, 1, 0, EXPORTS, 5, 1, 1, 0x66, 0, 0,
-  CODE, 22, 1, 20, 0, 0x20, 0, VECTOR, 19, 0x20, 0, VECTOR, 19, 0x20, 1, VECTOR, 19, VECTOR, 0x85, 2, VECTOR, 31, 0, 0x0b,
+  CODE, 22, 1, 20, 0, 0x20, 0, VECTOR, 19, 0x20, 0, VECTOR, 19, 0x20, 1, VECTOR, 19, VECTOR, 0x85, 2, VECTOR, 31, 0,
+  0x0b,
 ]);
 
 /** Whether this engine has the instruction and rounds it once. */

@@ -1,15 +1,12 @@
 // A page with the model inside of it: opened from the disk, without a network, beside a server of the same model.
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
+import { cpSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
+import { gzipSync } from "node:zlib";
 import { chromium, expect, test as base } from "@playwright/test";
-import { chromium as installed } from "./chromium.js";
+import { MODULE, PROMPT, UNFUSED, asked, compare, file, folder, save, saveBy } from "./live-page.js";
 import { barriers } from "./page.js";
-import { BINARY, UI, serve } from "./servers.js";
-
-const PROMPT = "Anna had a kite. She";
-const folder = () => process.env.LIMPID_FOLDER;
-const file = (name) => path.join(process.env.LIMPID_RUNS, `${name}.html`);
+import { BINARY, UI } from "./servers.js";
 
 const test = base.extend({
   /** A page without a network, which neither complains nor asks for anything but itself. */
@@ -24,15 +21,6 @@ const test = base.extend({
   },
 });
 
-/** Saves a page. Nothing is tested where there is no module to put into it (`cargo xtask web` makes one). */
-function save(name, ...options) {
-  const done = spawnSync(BINARY, ["inspect", "--model", folder(), "--html", file(name), ...options],
-    { encoding: "utf8" });
-  expect(done.status, done.stderr).toBe(0);
-  test.skip(!existsSync(path.resolve(UI, "../../../target/web/limpid.wasm")), "no module for pages was made");
-  expect(done.stdout + done.stderr).toContain("the model inside");
-}
-
 async function open(page, name) {
   await page.goto(`file://${file(name)}`);
   await complete(page);
@@ -42,87 +30,110 @@ async function complete(page) {
   await expect(page.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through 4 layers/, { timeout: 120_000 });
 }
 
-/** Asks the model in the page, without the page's own script. It runs in the page. */
-async function asked(requests) {
-  const text = document.getElementById("saved").textContent.trim();
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const start = 4 + new DataView(bytes.buffer).getUint32(0, true);
-  const index = JSON.parse(new TextDecoder().decode(bytes.subarray(4, start)));
-  const read = async (key) => {
-    const [from, length] = index[key];
-    const stored = new Blob([bytes.slice(start + from, start + from + length)]).stream();
-    return new Uint8Array(await new Response(stored.pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer());
-  };
-  const about = JSON.parse(new TextDecoder().decode(await read("live")));
-  const names = Object.keys(index).filter((key) => key.startsWith("file "));
-  const files = await Promise.all(names.map(async (key) => [key.slice(5), await read(key)]));
-  const worker = new Worker(URL.createObjectURL(new Blob([await read("worker")])));
-  const said = new Map();
-  const answers = new Promise((resolve, reject) => {
-    worker.onmessage = ({ data }) => {
-      if (data.fault) reject(new Error(data.fault));
-      const one = said.get(data.id) ?? { status: 0, text: "" };
-      said.set(data.id, one);
-      one.status ||= data.status;
-      // one byte a letter, as Node reads the server's
-      for (const byte of data.bytes ?? []) one.text += String.fromCharCode(byte);
-      if (data.end && data.id === requests.length) resolve(requests.map((_, n) => said.get(n + 1)));
-    };
-  });
-  worker.postMessage({ module: await read("module"), files, name: about.name });
-  requests.forEach(([head, body], n) => worker.postMessage({ id: n + 1, head, body }));
-  const all = await answers;
-  worker.terminate();
-  return all;
-}
-
 test("what the model in a page answers is what a server of it answers, byte by byte", async ({ page }) => {
   save("bytes", "--prompt", PROMPT);
   await open(page, "bytes");
-  const id = await page.locator("#glass").getAttribute("data-trace");
-  const step = [{ ablate: "blocks.1.attn.hook_z", head: 1 }];
-  const body = (value) => JSON.stringify(value);
-  const inside = `/inspect/v1/traces/${id}`;
-  const requests = [
-    ["POST /inspect/v1/traces", body({ prompt: PROMPT })],
-    ["POST /inspect/v1/traces", body({ prompt: "Another text", interventions: step })],
-    ["POST /inspect/v1/traces", body({ prompt: "long ".repeat(3000) })],
-    ["GET /v1/models/none", ""],
-    ["GET /tokenizer_info", ""],
-    ["POST /tokenize", body({ prompt: PROMPT, with_pieces: true })],
-    [`GET ${inside}/tensors`, ""],
-    [`GET ${inside}/tensors/blocks.3.hook_resid_post`, ""],
-    [`GET ${inside}/predictions?k=20&position=3`, ""],
-    [`GET ${inside}/lens?k=5`, ""],
-    [`GET ${inside}/path?position=3`, ""],
-    [`GET ${inside}/gradients?position=3`, ""],
-    [`GET ${inside}/explain/logits?at=0,3,7`, ""],
-    ["POST /inspect/v1/sweeps", body({ clean: "Anna had a kite", prompt: "Tom had a kite", site: "z", by: "head",
-      metric: "kl" })],
-    ["POST /v1/embeddings", body({ input: PROMPT })],
-    ["POST /v1/completions", "not JSON"],
-  ];
-  const { server, address } = await serve(folder(), ["--allow-interventions"]);
+  await expect(page.locator("#model")).not.toContainText("slowly");
+  await compare((all) => page.evaluate(asked, all), await page.locator("#glass").getAttribute("data-trace"));
+});
+
+test("an engine that rounds multiply-adds twice gives the same bytes, and the page says that it is slow", async () => {
+  save("unfused", "--prompt", PROMPT);
+  const browser = await chromium.launch(UNFUSED);
   try {
-    const ours = await page.evaluate(asked, requests);
-    for (const [n, [head, sent]] of requests.entries()) {
-      const [method, target] = head.split(" ");
-      const how = { method, headers: { "content-type": "application/json" }, ...(method === "POST" && { body: sent }) };
-      const response = await fetch(address + target, how);
-      const theirs = Buffer.from(await response.arrayBuffer()).toString("latin1");
-      expect(ours[n].status, head).toBe(response.status);
-      expect(ours[n].text, head).toBe(theirs);
-    }
-    // texts are the server's, too; their ids and times are not
-    const settings = { prompt: PROMPT, max_tokens: 24, seed: 5, logprobs: 3 };
-    const [mine] = await page.evaluate(asked, [["POST /v1/completions", body(settings)]]);
-    const how = { method: "POST", headers: { "content-type": "application/json" }, body: body(settings) };
-    const theirs = await (await fetch(`${address}/v1/completions`, how)).json();
-    expect(JSON.parse(mine.text).choices).toEqual(theirs.choices);
-    expect(JSON.parse(mine.text).system_fingerprint).toBe(theirs.system_fingerprint);
+    const page = await browser.newPage();
+    await open(page, "unfused");
+    await expect(page.locator("#model")).toContainText("slowly");
+    await compare((all) => page.evaluate(asked, all), await page.locator("#glass").getAttribute("data-trace"));
   } finally {
-    server.kill();
+    await browser.close();
   }
+});
+
+test("the module and the page of the default model are small", async () => {
+  const model = path.join(process.env.LIMPID_RUNS, "default");
+  // the weights of a model that has learned take a fiftieth more, its curve 0.2 MB
+  const done = spawnSync(BINARY, ["train", "--out", model, "--steps", "1", "--sample", "0"], { encoding: "utf8" });
+  expect(done.status, done.stderr).toBe(0);
+  saveBy(["inspect", "--model", model], "default");
+  const [module, page] = [gzipSync(readFileSync(MODULE), { level: 9 }).length, statSync(file("default")).size];
+  console.log(`module ${module} bytes, gzipped; page ${page} bytes`);
+  expect(module).toBeLessThan(1_130_000);
+  expect(page).toBeLessThan(4_300_000);
+});
+
+const MARKUP = "</script><img src=x onerror='window.harmed = 1'><style>*{display:none}</style>";
+
+test("texts, tokens and names that are markup stay texts", async ({ page }) => {
+  const hostile = path.join(process.env.LIMPID_RUNS, "<img src=x onerror='window.harmed = 2'>");
+  cpSync(folder(), hostile, { recursive: true });
+  // a special token, so that it is one piece wherever it is shown
+  const tokenizer = path.join(hostile, "tokenizer.json");
+  const token = JSON.stringify(MARKUP).slice(1, -1);
+  writeFileSync(tokenizer, readFileSync(tokenizer, "utf8").replaceAll("<|endoftext|>", () => token));
+  saveBy(["inspect", "--model", hostile, "--prompt", `${MARKUP} Anna ${MARKUP}`], "hostile");
+  await open(page, "hostile");
+  await expect(page.locator("#model")).toContainText("<img src=x");
+  for (const view of ["map", "text", "table", "lens", "path", "embed", "head&l=1&h=1"]) {
+    await page.evaluate((view) => {
+      const words = new URLSearchParams(location.hash.slice(1));
+      location.hash = `v=${view}&p=${encodeURIComponent(words.get("p"))}`;
+    }, view);
+    await complete(page);
+  }
+  expect(await page.evaluate(() => window.harmed)).toBe(undefined);
+  await expect(page.locator("body")).toBeVisible();
+});
+
+test("a live page has no network, and runs no text as a program", async ({ browser }) => {
+  save("policy", "--prompt", PROMPT);
+  const page = await browser.newPage();
+  await open(page, "policy");
+  const { broken, ran } = await page.evaluate(async () => {
+    const broken = [];
+    addEventListener("securitypolicyviolation", ({ effectiveDirective }) => broken.push(effectiveDirective));
+    const far = "https://example.org/x";
+    await fetch(far).catch(() => {});
+    document.body.append(Object.assign(new Image(), { src: far }));
+    const script = document.createElement("script");
+    script.textContent = "window.harmed = 1";
+    document.body.append(script, Object.assign(document.createElement("iframe"), { src: far }));
+    navigator.sendBeacon?.(far);
+    // a text as a timer is compiled when it is due: eval in here would be the test's own
+    setTimeout("window.harmed = 2", 0);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    return { broken, ran: window.harmed !== undefined };
+  });
+  expect(ran).toBe(false);
+  for (const what of ["connect-src", "img-src", "script-src-elem", "script-src", "frame-src"]) {
+    expect(broken).toContain(what);
+  }
+  await page.close();
+});
+
+test("sweep --html writes a page that sweeps, with the numbers of a server", async ({ page }) => {
+  const asked = ["--clean", "Anna had a kite", "--corrupt", "Tom had a kite", "--metric", "kl", "--site", "z"];
+  saveBy(["sweep", "--model", folder(), ...asked], "sweep");
+  await open(page, "sweep");
+  await expect(page.locator(".sweep .note")).toContainText("16 cells");
+  await expect(page.locator(".sweep .plain li").first()).toBeVisible();
+  await expect(page.locator("#sweep-clean")).toHaveValue("Anna had a kite");
+  const { stdout } = spawnSync(BINARY, ["sweep", "--model", folder(), ...asked, "--width", "10000"],
+    { encoding: "utf8" });
+  const sentence = (await page.locator(".sweep .plain li").first().innerText()).split(" Apply it")[0].trim();
+  expect(stdout).toContain(sentence);
+});
+
+test("a page in a frame of a notebook runs its model", async ({ page }) => {
+  save("frame", "--prompt", PROMPT);
+  const html = readFileSync(file("frame"), "utf8").replaceAll("&", "&amp;").replaceAll('"', "&quot;");
+  writeFileSync(file("notebook"), `<iframe srcdoc="${html}" style="width:100%;height:800px"></iframe>`);
+  await page.goto(`file://${file("notebook")}`);
+  const frame = page.frameLocator("iframe");
+  await expect(frame.locator("#glass-facts")).toContainText(/tokens? through 4 layers/, { timeout: 120_000 });
+  await frame.locator("#glass-prompt").fill("Tom lost a ball. He");
+  await frame.locator("#glass-prompt").press("Control+Enter");
+  await expect(frame.locator("#glass-facts")).toContainText(/^[\d,]+ tokens? through 4 layers/, { timeout: 120_000 });
 });
 
 test("a live page runs a new prompt, changes the run, continues a text, and says where it runs", async ({ page }) => {
@@ -161,17 +172,4 @@ test("a model whose tokenizer a page cannot run is saved with its answers alone"
     { encoding: "utf8" });
   expect(done.status, done.stderr).toBe(0);
   expect(done.stdout + done.stderr).not.toContain("the model inside");
-});
-
-test("an engine that would compute other bits is told why it cannot open the model", async () => {
-  save("unfused", "--prompt", PROMPT);
-  // on a processor without fused multiply-adds, V8 rounds twice
-  const browser = await chromium.launch({ executablePath: installed(), args: ["--js-flags=--no-enable-fma3"] });
-  try {
-    const page = await browser.newPage();
-    await page.goto(`file://${file("unfused")}`);
-    await expect(page.locator("#notice")).toContainText("multiply-adds twice, so its results would be others");
-  } finally {
-    await browser.close();
-  }
 });

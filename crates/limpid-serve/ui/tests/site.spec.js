@@ -5,6 +5,7 @@ import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { expect, test as base } from "@playwright/test";
+import { MODULE } from "./live-page.js";
 import { barriers } from "./page.js";
 import { BINARY, UI } from "./servers.js";
 
@@ -23,7 +24,7 @@ function limpid(words, cwd = at()) {
 const test = base.extend({
   /** A page without a network, which neither complains nor asks for anything but itself. */
   page: async ({ page, context }, use) => {
-    test.skip(!existsSync(path.resolve(UI, "../../../target/web/limpid.wasm")), "no module for pages was made");
+    test.skip(!existsSync(MODULE), "no module for pages was made");
     await context.setOffline(true);
     const wrong = [];
     page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
