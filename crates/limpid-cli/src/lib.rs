@@ -116,7 +116,7 @@ enum Verb {
 
 /// The verbs as `limpid --help` lists them, by what people come for.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("First", &["train", "generate", "chat", "serve", "report"]),
+    ("First", &["train", "generate", "chat", "serve", "site", "report"]),
     ("Look inside", &["inspect", "sweep", "direction", "timelapse", "walk", "lesson", "params"]),
     ("Data", &["data", "tokenize", "convert"]),
     ("More", &["eval", "embed", "plan", "check", "replay", "race", "bench", "doctor", "completions", "man"]),
@@ -413,7 +413,7 @@ mod tests {
         for line in help.lines() {
             assert!(line.len() <= 80, "{line}");
         }
-        let of_features = |name: &&str| all.contains(name) || !["serve", "walk", "lesson"].contains(name);
+        let of_features = |name: &&str| all.contains(name) || !["serve", "site", "walk", "lesson"].contains(name);
         listed.retain(of_features);
         all.sort_unstable();
         listed.sort_unstable();

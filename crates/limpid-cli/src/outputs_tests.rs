@@ -16,6 +16,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("inspect", "save", "inspect GGUF --prompt @TEXT --save OUT"),
     ("inspect", "plot_out", "inspect MODEL --adapter ADAPTER --plot loss --data DATA --plot-out OUT"),
     ("inspect", "html", "inspect RUN --prompt a --intervene STEPS --html OUT"),
+    ("site", "file", "site OUT"),
     ("sweep", "plot_out", "sweep STATE --clean @TEXT --corrupt b --answer c --plot-out OUT"),
     ("sweep", "html", "sweep --model RUN --clean a --corrupt b --answer c --html OUT"),
     ("direction", "out", "direction MODEL --positive @TEXT --negative b --out OUT"),

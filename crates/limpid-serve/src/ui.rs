@@ -71,13 +71,13 @@ const FILES: &[(&str, &str)] = files!(
     "index.html" "style.css" "address.js" "answer.js" "app.js" "archive.js" "before-after.js" "chat.js" "chips.js"
     "colours.js" "command.js" "complete.js" "curve.js" "dom.js" "glass-form.js" "glass-page.js" "glass-runs.js"
     "glass-seek.js" "glass-source.js" "glass.js" "grid.js" "hands.js" "heads.js" "heat-paint.js" "heat-pointer.js"
-    "heat-sight.js" "heat-tiles.js" "heat.js" "here-files.js" "here-run.js" "here-store.js" "here.js" "hover.js"
-    "live-worker.js" "live.js" "local-heat.js" "multiply-add.js" "number-map.js" "numbers.js" "reason.js" "runs.js"
-    "saved.js" "says.js" "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js" "tiles.js"
-    "tour.js" "unit-words.js" "view-directions.js" "view-embed.js" "view-gradients.js" "view-head.js" "view-heads.js"
-    "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js" "view-table.js"
-    "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js" "views.js" "wasi.js"
-    "words.js"
+    "heat-sight.js" "heat-tiles.js" "heat.js" "here-files.js" "here-run.js" "here-store.js" "here.css" "here.js"
+    "hover.js" "live-worker.js" "live.js" "local-heat.js" "multiply-add.js" "number-map.js" "numbers.js" "reason.js"
+    "runs.js" "saved.js" "says.js" "seed-table.js" "settings.js" "source.js" "start.js" "strip.js" "text.js"
+    "tiles.js" "tour.js" "unit-words.js" "view-directions.js" "view-embed.js" "view-gradients.js" "view-head.js"
+    "view-heads.js" "view-lens.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-path.js" "view-sweep.js"
+    "view-table.js" "view-text.js" "view-timelapse.js" "view-training.js" "view-walks.js" "view-why.js" "view.js"
+    "views.js" "wasi.js" "words.js"
 );
 
 /// Where index.html has the palettes.
@@ -95,7 +95,7 @@ type Reader<'a> = &'a dyn Fn(&str) -> Result<String, UiError>;
 /// # Errors
 /// If a file of the folder cannot be read, or is no part of such a page.
 pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
-    page_from("start.js", dir)
+    page_from("start.js", &["style.css"], dir)
 }
 
 /// The page with a model inside of it.
@@ -103,13 +103,16 @@ pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
 /// # Errors
 /// As [`page`]; the files in the binary have none.
 pub fn live_page() -> Result<Page, UiError> {
-    page_from("live.js", None)
+    page_from("live.js", &["style.css", "here.css"], None)
 }
 
-/// The page whose script begins in the file `root`.
-fn page_from(root: &str, dir: Option<&Path>) -> Result<Page, UiError> {
+/// The page whose script begins in the file `root`, with these styles.
+fn page_from(root: &str, styles: &[&str], dir: Option<&Path>) -> Result<Page, UiError> {
     let read = |name: &str| read(dir, name);
-    let (style, mut script) = (format!("\n{}", dense_style(&read("style.css")?)), "\n".to_string());
+    let (mut style, mut script) = ("\n".to_string(), "\n".to_string());
+    for name in styles {
+        style += &dense_style(&read(name)?);
+    }
     bundle(root, &read, &mut vec![], &mut vec![], &mut script)?;
     let mut html = without_indents(&read("index.html")?);
     let palettes = json!(Palette::ALL.iter().map(|one| [one.name().to_string(), colours(*one)]).collect::<Vec<_>>());

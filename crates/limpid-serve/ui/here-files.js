@@ -27,8 +27,11 @@ async function ofEntry(entry, isInside = false) {
 /** What was dropped. @param {DataTransfer} dropped */
 export async function droppedFiles(dropped) {
   // to be asked for at once: what was dropped is gone afterwards
-  const entries = [...dropped.items].map((item) => item.webkitGetAsEntry()).filter((entry) => entry !== null);
-  return (await Promise.all(entries.map((entry) => ofEntry(entry)))).flat();
+  const all = [...dropped.items].map((item) => {
+    const [entry, file] = [item.webkitGetAsEntry(), item.getAsFile()];
+    return entry ? ofEntry(entry) : file ? [{ path: file.name, file }] : [];
+  });
+  return (await Promise.all(all)).flat();
 }
 
 /** What was chosen: files, or a folder with what lies in it. @param {FileList | null} list @returns {PickedFile[]} */

@@ -119,7 +119,7 @@ export class HereRun {
   /** Keeps it in this browser as it is now. Where that fails, it says why, and the training goes on. */
   async keep() {
     this.hasNews = true;
-    if (this.isKeeping) return;
+    if (this.isKeeping || !this.place) return;
     this.isKeeping = true;
     while (this.hasNews) {
       this.hasNews = false;
@@ -136,7 +136,7 @@ export class HereRun {
     [this.isKept, this.unkept] = [isKept, ""];
     if (!isKept) return forgetRun().catch(() => {});
     this.hasPlace ||= await holdPlace();
-    if (this.hasPlace) return this.place && this.keep();
+    if (this.hasPlace) return this.keep();
     [this.isKept, this.unkept] = [false, "another tab keeps its run already, and there is room for one"];
   }
 }

@@ -119,7 +119,8 @@ class LiveModel {
       this.known.set(path, is);
       return is !== was;
     });
-    return changed.map(({ path, file }) => /** @type {[string, Uint8Array]} */ ([path, file.bytes.slice(0, file.size)]));
+    return changed.map(({ path, file }) =>
+      /** @type {[string, Uint8Array]} */ ([path, file.bytes.slice(0, file.size)]));
   }
 
   /** @param {ToDo} asked */

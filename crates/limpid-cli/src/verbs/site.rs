@@ -5,13 +5,14 @@ use crate::show;
 use anyhow::{Context, Result, bail};
 use limpid_base::files::{self, OutputFile};
 use limpid_serve::live;
+use serde_json::json;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 /// Write a page that trains a GPT in the browser and then shows its inside: one file that any web server can host.
 ///
-/// The page holds limpid itself and no model, needs no server behind it, and opens from the disk too. What is trained or
-/// opened there stays in the reader's browser.
+/// The page holds limpid itself and no model, needs no server behind it, and opens from the disk too. What is trained
+/// or opened there stays in the reader's browser.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   limpid site index.html            for a web server, or to send to a class
@@ -22,9 +23,12 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     _force: Force,
+    /// Print the result as JSON on stdout
+    #[arg(long)]
+    json: bool,
 }
 
-pub fn run(Args { file, .. }: Args) -> Result<()> {
+pub fn run(Args { file, json, .. }: Args) -> Result<()> {
     let Some(html) = live::site()? else {
         bail!(
             "this limpid was built without the module that runs in pages: a release has it, and `cargo xtask web` \
@@ -33,6 +37,9 @@ pub fn run(Args { file, .. }: Args) -> Result<()> {
     };
     files::replace(&file, |part| OutputFile::create(part)?.write_all(html.as_bytes()))
         .with_context(|| file.display().to_string())?;
+    if json {
+        return show::json(&json!({ "file": file, "bytes": html.len() }));
+    }
     show::say(format_args!("saved {}: {}, open it in a browser", file.display(), show::bytes(html.len() as u64)));
     Ok(())
 }

@@ -3,9 +3,10 @@
 use crate::common::{folder, how, options, start};
 use limpid::checkpoint::Checkpoint;
 use limpid_serve::local::{LocalServer, Told};
-use limpid_serve::{ServeOptions, ServedModel, openapi};
+use limpid_serve::{ServeOptions, ServedModel, ServedTraining, openapi};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn model() -> ServedModel {
     let model = ServedModel::new(Checkpoint::open(folder()).unwrap(), &how()).unwrap();
@@ -161,5 +162,33 @@ fn who_stops_listening_ends_the_work() {
             pieces < 2
         });
         assert_eq!(pieces, 2, "{target}");
+    }
+}
+
+/// What a page does whose model learns: the next checkpoint takes the place of the one before.
+#[test]
+fn another_checkpoint_is_followed_and_what_was_run_before_stays() {
+    let mut local = LocalServer::new(model(), &options()).unwrap();
+    let mut ask = |local: &mut LocalServer, method: &str, target: &str, body: &[u8]| {
+        let mut bytes = vec![];
+        local.answer((method, target), body, &mut |told| {
+            if let Told::Piece(piece) = told {
+                bytes.extend(piece);
+            }
+            true
+        });
+        let line = String::from_utf8(bytes).unwrap().lines().next().unwrap_or_default().to_string();
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    let run = ask(&mut local, "POST", "/inspect/v1/traces", br#"{"prompt": "to be"}"#);
+    let target = format!("/inspect/v1/traces/{}/predictions", run["id"].as_str().unwrap());
+    let before = ask(&mut local, "GET", &target, b"");
+    assert!(before["top"].is_array(), "{before}");
+    for training in [Some(ServedTraining { steps: 9, floor: Some(0.5), stop: Arc::default() }), None] {
+        let trains = training.is_some();
+        local.follow(model(), training).unwrap();
+        let about = ask(&mut local, "GET", "/v1/models", b"");
+        assert_eq!(about["data"][0]["limpid"]["trains"], trains);
+        assert_eq!(ask(&mut local, "GET", &target, b""), before);
     }
 }

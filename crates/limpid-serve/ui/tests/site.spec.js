@@ -71,7 +71,7 @@ function put(folder, files) {
 const trained = (page) => expect(page.locator("#here-status")).toContainText("· trained", { timeout: 120_000 });
 
 test("a GPT that a page trained is the binary's, and the binary repeats and opens what the page gives", async ({
-  page,
+  page, context,
 }) => {
   await visit(page, "preset=nano&steps=30&seed=7");
   await expect(page.locator("#here-estimate")).toContainText("30 steps, 1,012,048 tokens of text: about");
@@ -97,7 +97,12 @@ test("a GPT that a page trained is the binary's, and the binary repeats and open
   // and both files hold the same model
   const { bytes: gguf } = await given(page, "#here-gguf");
   writeFileSync(at("given.gguf"), gguf);
-  const ask = (model) => limpid(["generate", "--model", model, "--prompt", "Once", "--max-tokens", "12", "--seed", "1"]);
+  const other = await context.newPage();
+  await visit(other, "");
+  await other.locator("#here-files").setInputFiles(at("given.gguf"));
+  await expect(other.locator("#glass-facts")).toContainText(/tokens? through 2 layers/, { timeout: 120_000 });
+  const said = ["--prompt", "Once", "--max-tokens", "12", "--seed", "1"];
+  const ask = (model) => limpid(["generate", "--model", model, ...said]);
   expect(ask("given.gguf")).toBe(ask("given/nano"));
 });
 
@@ -200,6 +205,15 @@ test("models are opened by dropping them, and a hostile file is an error in word
     await expect(page.locator("#here-notice .trouble")).toContainText(said);
     await expect(page.locator("#here-start")).toBeEnabled();
   }
+  // a text that is dropped is what is learned
+  await page.evaluate((text) => {
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([text], "my own.txt"));
+    document.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+  }, TEXT);
+  await expect(page.locator("#here-text")).toHaveAttribute("placeholder", "my own.txt");
+  await expect(page.locator("#here-estimate")).toContainText("tokens of text", { timeout: 120_000 });
+  await expect(page.locator("#here-estimate")).not.toContainText("1,012,048");
   await page.locator("#here-folder").setInputFiles(path.join(FIXTURES, "hf/gpt2-text"));
   await expect(page.locator("#glass-facts")).toContainText(/tokens? through/, { timeout: 120_000 });
 });
