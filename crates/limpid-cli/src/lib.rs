@@ -67,7 +67,7 @@ enum Verb {
     #[command(about = "Serve a model over HTTP in OpenAI's protocol, with a page")]
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
-    #[command(about = "Write a page that trains a GPT in the browser and shows its inside")]
+    #[command(about = "Write a page that trains a GPT in the browser, then shows it")]
     #[cfg(feature = "serve")]
     Site(verbs::site::Args),
     #[command(about = "Recompute an answer from its receipt and compare every byte")]

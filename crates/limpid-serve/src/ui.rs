@@ -230,7 +230,13 @@ fn dense(line: &str) -> String {
         return code;
     }
     let packed = |part: &str| part.split('"').enumerate().map(pack).collect::<Vec<_>>().join("\"");
-    let each = parts.iter().enumerate().map(|(n, part)| if n % 2 == 0 { packed(part) } else { part.to_string() });
+    // of a text, what is computed in it
+    let computed = |(n, part): (usize, &str)| match part.split_once('}').filter(|(value, _)| n > 0 && plain(0, value)) {
+        Some((value, rest)) if !value.contains('{') => format!("{}}}{rest}", packed(value)),
+        _ => part.to_string(),
+    };
+    let text = |part: &str| part.split("${").enumerate().map(computed).collect::<Vec<_>>().join("${");
+    let each = parts.iter().enumerate().map(|(n, part)| if n % 2 == 0 { packed(part) } else { text(part) });
     each.collect::<Vec<_>>().join("`")
 }
 
@@ -560,6 +566,7 @@ mod tests {
             ("const x = /** @type {any} */ (y) in z;", "const x=(y)in z;"),
             ("f(/** @type {A} */ a, /** @type {B} */ b);", "f(a,b);"),
             ("const t = `${a} = ${b}`;", "const t=`${a} = ${b}`;"),
+            ("const t = `a + ${b + 1} + ${c ? \"d + e\" : f} + g`;", "const t=`a + ${b+1} + ${c?\"d + e\":f} + g`;"),
             ("f(a, `it's \" / `, b, \"c, d\");", "f(a,`it's \" / `,b,\"c, d\");"),
             ("f(a, `${b ? ` c, ${d}` : \"\"}`, e);", "f(a, `${b ? ` c, ${d}` : \"\"}`, e);"),
             ("f(a, \"`b, c\", d);", "f(a, \"`b, c\", d);"),

@@ -26,9 +26,8 @@ function inFigures(model) {
     model.parameters !== null && `${parameters} parameters`,
     model.context !== null && `context ${figure(model.context, 0)}`,
     model.vocabulary !== null && `vocabulary ${figure(model.vocabulary, 0)}`,
-    document.body.classList.contains("live") && "runs in this page, offline",
-    document.body.classList.contains("emulates") && "slowly: this browser has no exact multiply-add of WebAssembly",
-  ].filter((part) => part !== false).join(" · ");
+    document.body.dataset["runs"],
+  ].filter((part) => part).join(" · ");
 }
 
 /**

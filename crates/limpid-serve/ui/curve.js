@@ -14,6 +14,18 @@ import { div, emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
  * @property {string} words what it is, for those who do not see it
  */
 
+/**
+ * A dashed line, along one axis.
+ * @param {CanvasRenderingContext2D} context @param {string} ink @param {number} x @param {number} y
+ * @param {number} wide @param {number} high
+ */
+function dashed(context, ink, x, y, wide, high) {
+  context.strokeStyle = ink;
+  context.setLineDash([3, 3]);
+  context.strokeRect(x, y, wide, high);
+  context.setLineDash([]);
+}
+
 /** @param {number} [high] its height */
 export function curveChart(high = 230) {
   const canvas = make("canvas", { role: "img", "aria-label": "Curves are loading" });
@@ -76,17 +88,9 @@ export function curveChart(high = 230) {
     x.forEach((value, n) => context.lineTo(px(value), py(y[n] ?? 0)));
     context.stroke();
     context.lineWidth = 1;
-    if (level != null) {
-      context.strokeStyle = ink("dim");
-      context.setLineDash([6, 4]);
-      context.strokeRect(left, py(level), wide - left - right, 0);
-      context.setLineDash([]);
-    }
+    if (level != null) dashed(context, ink("dim"), left, py(level), wide - left - right, 0);
     if (dot) {
-      context.strokeStyle = ink("accent");
-      context.setLineDash([3, 3]);
-      context.strokeRect(px(dot.x), py(dot.y), 0, foot - py(dot.y));
-      context.setLineDash([]);
+      dashed(context, ink("accent"), px(dot.x), py(dot.y), 0, foot - py(dot.y));
       context.fillStyle = ink("accent");
       context.beginPath();
       context.arc(px(dot.x), py(dot.y), 5, 0, 7);

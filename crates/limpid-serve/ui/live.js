@@ -15,6 +15,9 @@ import { Trouble, checked } from "./source.js";
  *   name, there is no model
  */
 
+/** What the head of the page says of a model. */
+const OFFLINE = "runs in this page, offline";
+const SLOWLY = " · slowly: this browser has no exact multiply-add of WebAssembly";
 /** How long a worker may go on with what nobody wants any more, in ms; then another one begins. */
 const LAST_WORK = 300;
 
@@ -122,7 +125,7 @@ class LiveWorker {
     if (id === 0) {
       // the opening
       if (fault) return this.lose(new Trouble(`The model cannot be opened: ${fault}`));
-      document.body.classList.toggle("emulates", emulates === true);
+      document.body.dataset["runs"] = `${OFFLINE}${emulates ? SLOWLY : ""}`;
       if (end) this.opened.resolve();
       return;
     }
@@ -164,6 +167,7 @@ async function begin() {
   const [about, script] = await Promise.all([archive.json("live"), archive.bytesOf("worker")]);
   const { name, start } = /** @type {LiveStart} */ (about);
   document.body.classList.add("live");
+  document.body.dataset["runs"] = OFFLINE;
   if (name === "") {
     const open = (/** @type {() => Promise<ToOpen>} */ load) => new LiveWorker(script, load);
     new HerePage({ module: await archive.bytesOf("module"), script, work: () => workerOf(script), open });

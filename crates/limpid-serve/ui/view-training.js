@@ -161,7 +161,7 @@ class TrainingView extends OpenView {
     const isTimed = last?.seconds > 0;
     const facts = factList([
       ["newest checkpoint", told.step === null ? null : `step ${figure(told.step, 0)}`],
-      ["entropy floor", told.floor == null ? null : `${short(told.floor, 4)} nats a token`],
+      ["entropy floor (dashed)", told.floor == null ? null : `${short(told.floor, 4)} nats a token`],
       ["tokens", whole(last?.tokens)],
       ["tokens a second", whole(isTimed ? last.tokens / last.seconds : null)],
       ["seconds left, about", whole(told.steps && isTimed ? (last.seconds / step) * (told.steps - step) : null)],
@@ -190,9 +190,8 @@ class TrainingView extends OpenView {
     const [first, last] = [points[0], points.at(-1)];
     chart.element.hidden = points.length < 2;
     if (!first || !last || chart.element.hidden) return;
+    const ends = `from ${short(first[1], 4)} at step ${first[0]} to ${short(last[1], 4)} at step ${last[0]}`;
     const level = this.told.floor;
-    const least = level == null ? "" : `; no model can get below ${short(level, 4)}, the dashed line`;
-    const ends = `from ${short(first[1], 4)} at step ${first[0]} to ${short(last[1], 4)} at step ${last[0]}${least}`;
     chart.show({
       x: points.map(([x]) => x), y: points.map(([, y]) => y), dot: { x: last[0], y: last[1] }, bars: null, level,
       axes: ["step", what], words: `${what}: ${ends}`,

@@ -169,7 +169,7 @@ fn who_stops_listening_ends_the_work() {
 #[test]
 fn another_checkpoint_is_followed_and_what_was_run_before_stays() {
     let mut local = LocalServer::new(model(), &options()).unwrap();
-    let mut ask = |local: &mut LocalServer, method: &str, target: &str, body: &[u8]| {
+    let ask = |local: &mut LocalServer, method: &str, target: &str, body: &[u8]| {
         let mut bytes = vec![];
         local.answer((method, target), body, &mut |told| {
             if let Told::Piece(piece) = told {
