@@ -407,8 +407,8 @@ impl Lm {
 
     /// Finds the direction that tells positive texts from negative ones in each layer, from pairs of them: a dictionary
     /// of what it is, how well it tells pairs apart that it was not made from, and what the model writes with the best
-    /// one added and projected out (`docs/interventions.md`). Of four pairs or more the last quarter is held out, unless
-    /// there are `test_pairs`.
+    /// one added and projected out (`docs/interventions.md`). Of four pairs or more the last quarter is held out,
+    /// unless there are `test_pairs`.
     #[pyo3(
         signature = (pairs, *, test_pairs = vec![], site = "resid_post", method = "mean", prompt = None, write = 12),
         text_signature = "($self, pairs, *, test_pairs=[], site='resid_post', method='mean', prompt=None, write=12)"

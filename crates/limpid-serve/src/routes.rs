@@ -63,9 +63,9 @@ pub const ROUTES: &[Route] = &[
         "/inspect/v1/{id}",
         Endpoint::LookInto,
         "traces: run a prompt and report it block by block. traces/ID/tiles: parts of its matrices as pictures. \
-         sweeps: patch one prompt's activations into another's run. units: what units of an MLP respond to. directions: \
-         what tells two kinds of prompts apart. walks: \
-         read a document on a live model. training: stop the training that this process runs",
+         sweeps: patch one prompt's activations into another's run. units: what units of an MLP respond to. \
+         directions: what tells two kinds of prompts apart. walks: read a document on a live model. training: stop the \
+         training that this process runs",
     ),
     locked("DELETE", "/inspect/v1/{id}", Endpoint::Forget, "traces/ID: forget a trace"),
     locked("GET", "/metrics", Endpoint::Metrics, "Counts and durations, for Prometheus"),

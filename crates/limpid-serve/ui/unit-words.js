@@ -99,6 +99,7 @@ export class UnitWords {
     const rows = one.contexts.map(({ tokens: all, at, value }) => {
       const join = joiner();
       const texts = all.map((text) => join(piece(text)));
+      texts[0] = texts[0]?.trimStart() ?? "";
       const part = (/** @type {number} */ from, /** @type {number} */ to) =>
         readable(texts.slice(from, to).join("").replaceAll("\n", " "), false);
       const where = make("span", { class: "where", dir: "auto" }, ...part(0, at), make("mark", ...part(at, at + 1)),

@@ -33,8 +33,8 @@ class DirectionsView extends OpenView {
     ...[["mean", "difference of the means"], ["pca", "principal component"], ["probe", "linear probe"]]
       .map(([value = "", title = ""]) => make("option", { value }, title)));
   go = make("button", { type: "submit" }, "Find the direction");
-  result = div("stack", remark("The texts are pairs: the first with the first, and so on. Give four pairs or more, and " +
-    "it is tested on the last quarter, which it is not made from."));
+  result = div("stack", remark("The texts are pairs: the first with the first, and so on. Give four pairs or more, " +
+    "and it is tested on the last quarter, which it is not made from."));
   form = make("form", { class: "sweep-form" }, make("label", "More like these, a text a line", this.positive),
     make("label", "than like these", this.negative), div("tools", this.method, this.go));
   element = div("directions", this.form, this.notice, this.result);
@@ -80,7 +80,7 @@ class DirectionsView extends OpenView {
     const heads = ["layer", "length", "share", ...(tested > 0 ? ["told apart", "by chance"] : [])];
     const told = scrolling("Layers", make("table", { class: "plain-table terms" }, make("caption", about),
       headings(heads, (n) => n > 0), make("tbody", ...rows)));
-    fill(this.result, told, ...(effects ? [this.texts(prompt.join(""), best, effects)] : []));
+    fill(this.result, told, ...(effects?.length ? [this.texts(prompt.join(""), best, effects)] : []));
   }
 
   /**

@@ -207,7 +207,8 @@ impl Lm {
     }
 
     /// What the model writes after a prompt: as it is, with a layer's direction added at [`STRENGTHS`], and with the
-    /// direction projected out; each time the likeliest token.
+    /// direction projected out; each time the likeliest token, as many as the context has room for after the prompt.
+    /// None where there is no room.
     ///
     /// # Errors
     /// If the prompt is empty or too long, or the model generates no text.
@@ -218,6 +219,10 @@ impl Lm {
         prompt: &[u32],
         max_tokens: usize,
     ) -> Result<Vec<DirectionEffect>> {
+        let max_tokens = max_tokens.min(self.config().context_length.saturating_sub(prompt.len()));
+        if max_tokens == 0 {
+            return Ok(vec![]);
+        }
         let options = Options { max_tokens, sampler: Sampler::GREEDY, ..Options::default() };
         let vector = || layer.vector.clone();
         let added = STRENGTHS.map(|by| (format!("by {by}"), Some(found.step(layer, vector()).by(by))));

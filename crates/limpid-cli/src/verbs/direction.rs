@@ -150,7 +150,8 @@ pub fn run(mut args: Args) -> Result<()> {
         }
         return show::json(&all);
     }
-    let shown = effects.map_or(String::new(), |(layer, effects)| texts(layer.layer, &prompt, &effects));
+    let shown = effects.filter(|(_, effects)| !effects.is_empty());
+    let shown = shown.map_or(String::new(), |(layer, effects)| texts(layer.layer, &prompt, &effects));
     show::out(&format!("{}\n\n{}\n{shown}{}", about(&args, &found), table(&found), after(&args, &found, &prompt)?))
 }
 

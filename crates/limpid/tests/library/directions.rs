@@ -156,6 +156,11 @@ fn directions_show_what_they_do() {
         let changed = one.steps.as_ref().map_or(lm.without_interventions(), |steps| lm.intervene(steps).unwrap());
         assert_eq!(one.text, changed.generate_events(&prompt, &options, &mut |_| true).unwrap().text, "{}", one.name);
     }
+    // no more than the context has room for
+    let long: Vec<u32> = (0..lm.config().context_length as u32 - 1).map(|i| i % 7).collect();
+    assert_eq!(lm.direction_effects(&found, layer, &long, 8).unwrap().len(), 5);
+    let full: Vec<u32> = (0..lm.config().context_length as u32).map(|i| i % 7).collect();
+    assert_eq!(lm.direction_effects(&found, layer, &full, 8).unwrap(), []);
     let out = lm.intervene(effects[4].steps.as_ref().unwrap()).unwrap();
     let stream = out.trace_ids(&prompt, Keep::default()).unwrap().get(&layer.site).unwrap();
     let along = |row: &[f32]| -> f64 { row.iter().zip(&layer.vector).map(|(a, b)| f64::from(a * b)).sum() };
