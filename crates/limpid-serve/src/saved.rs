@@ -99,8 +99,8 @@ impl Book {
         true
     }
 
-    /// Adds a file of weights. The first bytes of all four-byte numbers come first, then the second ones, and so on: the
-    /// signs and exponents of f32 weights are alike, and deflate then finds it.
+    /// Adds a file of weights. The first bytes of all four-byte numbers come first, then the second ones, and so on:
+    /// the signs and exponents of f32 weights are alike, and deflate then finds it.
     pub(crate) fn add_apart(&mut self, key: String, bytes: &[u8]) {
         let apart: Vec<u8> = (0..APART).flat_map(|n| bytes.iter().skip(n).step_by(APART)).copied().collect();
         let deflated = deflated(&apart);

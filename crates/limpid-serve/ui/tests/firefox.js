@@ -28,7 +28,7 @@ export class Firefox {
   read = Buffer.alloc(0);
 
   static async start() {
-    if (!firefox()) throw new Error(`no Firefox on the path (${NAMES.join(", ")}): install one, or name one in FIREFOX`);
+    if (!firefox()) throw new Error(`no Firefox on the path (${NAMES.join(", ")}): install or name one (FIREFOX)`);
     const profile = mkdtempSync(path.join(tmpdir(), "limpid-firefox-"));
     // a port that is free is written into the profile
     writeFileSync(path.join(profile, "user.js"), 'user_pref("marionette.port", 0);\n');
