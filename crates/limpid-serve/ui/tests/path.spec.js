@@ -58,7 +58,7 @@ test("the view begins with the reason that was measured, a click from the map", 
   await complete(page);
   await page.locator(".reading .likeliest").click();
   const line = page.locator(".reason");
-  const found = / is ahead of .+ by .+(because of|no change of|not the reason)/;
+  const found = /is ahead of .+ by\s[\d.]+.+(because of|no change of|not the reason)/;
   await expect(line).toContainText(found, { timeout: 120_000 });
   const parts = page.locator(".reasons tbody tr");
   if (await parts.count() > 0) {

@@ -129,7 +129,7 @@ fn greatest(values: impl IntoIterator<Item = f64>) -> usize {
     values.into_iter().enumerate().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).unwrap().0
 }
 
-/// What was found for prompts of one kind, in hundredths: prompts, then those where each way names the cause, and those
+/// What was found for prompts of one kind: how many there are, then those where each way names the cause, and those
 /// where the last names nothing else.
 #[derive(Default)]
 struct Recall {
@@ -221,8 +221,8 @@ fn a_pronoun_is_there_because_of_a_name_and_not_because_of_the_word_before_it() 
 mod measures {
     use super::*;
 
-    /// The table of docs/inside.md. `MODELS=DIR,DIR,DIR cargo test -p limpid-study --test study reasons::measures --
-    /// --ignored --nocapture`; without MODELS it trains three default models, with the seeds 11, 12 and 13.
+    /// The table of docs/inside.md. `MODELS=DIR,DIR,DIR` names models that were trained already; without it this trains
+    /// three default ones, with the seeds 11, 12 and 13.
     #[test]
     #[ignore = "prints figures"]
     fn table() {
@@ -242,7 +242,13 @@ mod measures {
         let ways = "path | attention rollout | gradient times input | first guess | reason | and nothing else";
         println!("| prompts that end before | prompts | {ways} |");
         println!("|---|---|---|---|---|---|---|---|");
-        for (kind, Recall { prompts, right, alone }) in all {
+        let mut sum = Recall::default();
+        for one in all.values() {
+            sum.prompts += one.prompts;
+            sum.right.iter_mut().zip(one.right).for_each(|(sum, n)| *sum += n);
+            sum.alone += one.alone;
+        }
+        for (kind, Recall { prompts, right, alone }) in all.into_iter().chain([("all", sum)]) {
             let share = |n: usize| format!("{:.1} %", 100.0 * n as f64 / prompts as f64);
             let right: Vec<String> = right.into_iter().map(share).collect();
             println!("| {kind} | {prompts} | {} | {} |", right.join(" | "), share(alone));

@@ -13,6 +13,15 @@ pub fn part_name(part: ModelPart) -> String {
     }
 }
 
+/// The order in which parts are computed.
+fn order(part: ModelPart) -> (usize, usize) {
+    match part {
+        ModelPart::Head { block, head } => (block, head),
+        ModelPart::Mlp { block } => (block, usize::MAX),
+        _ => (usize::MAX, 0),
+    }
+}
+
 /// One, two and three.
 fn list(names: &[String]) -> String {
     match names {
@@ -26,8 +35,9 @@ impl ReasonPart {
     /// Where what it wrote by itself and what it is worth differ in sign or by half: what that means.
     pub fn remark(&self, whole: f64) -> Option<&'static str> {
         let (wrote, worth) = (self.wrote?, self.measured.as_ref()?.broken * whole);
-        let alike = wrote * worth > 0.0 && (wrote - worth).abs() <= 0.5 * wrote.abs().max(worth.abs());
+        let alike = (wrote - worth).abs() <= 0.5 * wrote.abs().max(worth.abs());
         match () {
+            () if wrote * worth < 0.0 => Some("wrote the other way"),
             () if alike => None,
             () if worth.abs() > wrote.abs() => Some("acts through other parts"),
             () => Some("writes it whatever the words"),
@@ -87,15 +97,23 @@ impl Reason {
     fn carried(&self) -> String {
         let Some(first) = self.parts.first() else { return String::new() };
         let name = part_name(first.part);
-        match (&first.measured, &self.together) {
-            (Some(measured), _) if first.restored >= CARRIES => {
-                let weight = measured.weight.filter(|weight| *weight >= 0.1);
-                let looks =
-                    weight.map_or(String::new(), |weight| format!(" (weight on the changed words: {weight:.2})"));
+        let mut strong: Vec<(&ReasonPart, f64)> = (self.parts.iter().filter(|part| part.restored >= CARRIES))
+            .filter_map(|part| Some((part, part.measured.as_ref()?.broken)))
+            .collect();
+        strong.sort_by_key(|(part, _)| order(part.part));
+        let say = |number: &dyn Fn(&(&ReasonPart, f64)) -> String| list(&strong.iter().map(number).collect::<Vec<_>>());
+        match (&strong[..], &self.together) {
+            ([_, ..], _) => {
+                let (carry, they, restore, take) = match strong.len() {
+                    1 => ("carries", "it", "restores", "takes"),
+                    _ => ("carry", "they", "restore", "take"),
+                };
                 format!(
-                    " {name}{looks} carries it: put back alone, it restores {:.2} of the difference; exchanged alone, \
-                     it takes {:.2} away.",
-                    first.restored, measured.broken
+                    " {} {carry} it: put back alone, {they} {restore} {} of the difference; exchanged alone, {they} \
+                     {take} {} away.",
+                    say(&|(part, _)| part_name(part.part)),
+                    say(&|(part, _)| format!("{:.2}", part.restored)),
+                    say(&|(_, broken)| format!("{broken:.2}"))
                 )
             }
             (_, Some((parts, share))) => {
