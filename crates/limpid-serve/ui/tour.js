@@ -15,8 +15,8 @@ import { asTrouble } from "./source.js";
 const STOPS = [
   {
     title: "What it expects", view: "map", parts: null,
-    says: "Your model has read the text on the left. The first line says which word it expects, with its " +
-      "probability. Each small picture is a head: a row is the token that looks, a column the token that it looks at.",
+    says: "The first line says which word your model expects, with its probability. " +
+      "Each small picture is a head: a row is the token that looks, a column the token that it looks at.",
   },
   {
     title: "Who wrote it", view: "path", parts: [],

@@ -5,7 +5,7 @@ import { whyIn, whyWord, wordAsked } from "./address.js";
 import { anchor, dim, div, emptyCanvas, fill, inks, isModified } from "./dom.js";
 import { make, on, plural, remark, scrolling, short, sizeCanvas } from "./dom.js";
 import { within } from "./dom.js";
-import { barCell, headings, numberCell, signedBar, tokenNumbers } from "./numbers.js";
+import { barCell, headings, numberCell, signed, signedBar, tokenNumbers } from "./numbers.js";
 import { ReasonNote, told } from "./reason.js";
 import { aimOf, awaited, onOneLine } from "./runs.js";
 import { Trouble } from "./source.js";
@@ -17,7 +17,7 @@ import { headless, OpenView } from "./view.js";
 /** @type {import("./view.js").View} */
 export const viewOfPath = {
   id: "path", title: "Why this word",
-  about: "Which parts of the model wrote this word, where did they look, and what did they carry?",
+  about: "What would change this word, and which parts of the model wrote it?",
   open: (glass) => new PathView(glass),
   missing: headless(": there is no word to explain. Its attention and its tensors are there."),
   needs: (state, glass) => [pathQuestion(state, glass)],
@@ -177,7 +177,12 @@ class PathView extends OpenView {
       this.askOnce(key, () => this.readTyped(wanted), (read) => glass.go(this.changes(read)), clear);
       return;
     }
-    this.askOnce(key, () => glass.ask(question), (ours) => this.show(ours), clear);
+    const ask = async () => {
+      const ours = await glass.ask(question);
+      const compared = `path?position=${this.q}&target=${ours.target[0]}&foil=${ours.foil?.[0] ?? "none"}`;
+      return [ours, ours.via === "" && this.other?.done ? await glass.askOther(compared) : null];
+    };
+    this.askOnce(key, ask, ([ours, theirs]) => this.show(ours, theirs), clear);
   }
 
   /** @param {{target: string, foil: string}} words */
@@ -234,8 +239,8 @@ class PathView extends OpenView {
     this.foil.value = `${foil?.[0] ?? "none"}`;
   }
 
-  /** @param {any} ours */
-  show(ours) {
+  /** @param {any} ours @param {any} theirs */
+  show(ours, theirs) {
     const { glass, body } = this;
     const hasFocus = body.contains(document.activeElement);
     const hops = ours.via ? ours.via.split(",") : [];
@@ -246,11 +251,11 @@ class PathView extends OpenView {
     this.offer(ours);
     this.drawCrumbs(ours, hops);
     fill(this.sentence, ...told(ours.sentence));
-    this.reason.ask(glass, this.question(ours, hops), (via) => this.linkVia([via]));
+    this.reason.ask(glass, this.question(ours, hops));
     const hop = (/** @type {number} */ n) =>
       ours.bars.some((/** @type {any} */ bar) => bar.hop === `t${n}`) ? this.linkVia([...hops, `t${n}`]) : null;
     this.row.show(ours.weights, this.run.tokens, ours.at, hop);
-    fill(body, ...(ours.bars.length > 0 ? [this.table(ours, hops)] : []), this.arithmetic(ours.to));
+    fill(body, ...(ours.bars.length > 0 ? [this.table(ours, hops, theirs)] : []), this.arithmetic(ours.to));
     fill(this.numbers, tokenNumbers(glass, ours.at), make("section", remark(ours.note)));
     if (hasFocus) body.querySelector("a")?.focus();
   }
@@ -283,19 +288,22 @@ class PathView extends OpenView {
     return words[kind] ?? "the word itself";
   }
 
-  /** The parts, and what they add up to. @param {any} ours @param {string[]} hops */
-  table(ours, hops) {
+  /** The parts, and what they add up to. @param {any} ours @param {string[]} hops @param {any} theirs */
+  table(ours, hops, theirs) {
     const { bars, rest, foil } = ours;
     const hasWeights = ours.weights.length > 0;
     const hasWords = bars.some((/** @type {any} */ { words }) => words.length > 0);
+    const others = new Map((theirs?.bars ?? []).map((/** @type {any} */ { name, value }) => [name, Number(value)]));
     const most = Math.max(1e-30, ...[...bars, rest].map(({ value }) => Math.abs(Number(value)) || 0));
     /** @param {{name: Node | string, value: any, bar?: any, kind?: string}} line */
     const row = ({ name, value, bar, kind = "" }) => {
+      const other = others.get(bar?.name);
+      const more = other === undefined ? "" : ` (${signed(value - other)})`;
       const weight = [numberCell(bar?.weight === undefined || bar.weight === null ? "" : short(bar.weight, 3))];
       const words = (bar?.words ?? []).slice(0, 4).flatMap((/** @type {any} */ [, text]) =>
         [spelled(piece(text)), " "]);
       const beside = hasWeights ? weight : hasWords ? [make("td", ...words)] : [];
-      const number = numberCell(`${Number(value) < 0 ? "" : "+"}${short(value, 4)}`);
+      const number = numberCell(`${Number(value) < 0 ? "" : "+"}${short(value, 4)}${more}`);
       return make(
         "tr", { class: kind || null }, make("th", { scope: "row" }, name), ...beside,
         barCell(signedBar(Number(value) || 0, most, bar?.part?.kind)), number,
