@@ -25,7 +25,7 @@ const TESTS: [&[&str]; 3] =
 /// compiler for it can be had, there is none, and nothing is missing but live pages.
 pub fn web() -> bool {
     let Some(compiler) = Compiler::new(&[BROWSER]) else { return true };
-    compiler.module()
+    compiler.modules()
 }
 
 /// What fits into the gate: ARM's bits.
@@ -39,7 +39,7 @@ pub fn whole() -> bool {
     let Some(compiler) = Compiler::new(&[&[ARM, BROWSER], &SYSTEMS[..]].concat()) else { return true };
     let checks = || SYSTEMS.iter().all(|system| compiler.cargo(&["check", "--target", system], "-D warnings"));
     let tests = || TESTS.iter().all(|test| compiler.cargo(&[&["test", "--target", ARM, "-p"], *test].concat(), ""));
-    compiler.arm_has_the_same_bits() && compiler.module() && checks() && tests()
+    compiler.arm_has_the_same_bits() && compiler.modules() && checks() && tests()
 }
 
 /// A compiler for other targets.
@@ -117,23 +117,28 @@ impl Compiler {
         all && hashes.values().all(|hashes| hashes.len() == 1)
     }
 
-    fn module(&self) -> bool {
+    /// Two modules: what a page with a model has inside, and what one has that trains.
+    fn modules(&self) -> bool {
+        // cargo looks at them only if they were there, or this script has changed
+        let script = root().join("crates/limpid-serve/build.rs");
+        let touch = || fs::File::options().append(true).open(script)?.set_modified(SystemTime::now());
+        self.module("limpid.wasm", &["--no-default-features"])
+            && self.module("training.wasm", &[])
+            && touch().inspect_err(|error| println!("target/web: {error}")).is_ok()
+    }
+
+    fn module(&self, name: &str, features: &[&str]) -> bool {
         // where an engine lacks these instructions, the page replaces them (ui/multiply-add.js)
         let flags = "-D warnings -Ctarget-feature=+simd128,+relaxed-simd -Cpanic=immediate-abort -Zunstable-options \
                      -Clink-arg=--compress-relocations";
-        let mut cargo = self.command(&["build", "--profile", "web", "--target", BROWSER, "-p", "limpid-web"], flags);
-        println!("== cargo build --profile web --target {BROWSER} -p limpid-web");
+        let build = ["build", "--profile", "web", "--target", BROWSER, "-p", "limpid-web"];
+        let mut cargo = self.command(&[&build, features].concat(), flags);
+        println!("== cargo {} {}", build.join(" "), features.join(" "));
         let built = cargo.env("RUSTC_BOOTSTRAP", "1").status().is_ok_and(|status| status.success());
-        let (from, to) =
-            (self.folder.join("target").join(BROWSER).join("web/limpid_web.wasm"), root().join("target/web"));
-        let put = || -> std::io::Result<()> {
-            fs::create_dir_all(&to)?;
-            let bytes = fs::copy(&from, to.join("limpid.wasm"))?;
-            println!("target/web/limpid.wasm: {bytes} bytes");
-            // cargo looks at it only if it was there, or this script has changed
-            let script = root().join("crates/limpid-serve/build.rs");
-            fs::File::options().append(true).open(script)?.set_modified(SystemTime::now())
-        };
-        built && put().inspect_err(|error| println!("target/web/limpid.wasm: {error}")).is_ok()
+        let from = self.folder.join("target").join(BROWSER).join("web/limpid_web.wasm");
+        let to = root().join("target/web");
+        let put = || fs::create_dir_all(&to).and_then(|()| fs::copy(&from, to.join(name)));
+        let said = |bytes: &u64| println!("target/web/{name}: {bytes} bytes");
+        built && put().inspect(said).inspect_err(|error| println!("target/web/{name}: {error}")).is_ok()
     }
 }

@@ -1,5 +1,5 @@
 //! limpid as a module of WebAssembly: a model that a page has inside of it answers as `limpid serve` does, and one can
-//! be trained there as `limpid train` does it.
+//! be trained there as `limpid train` does it (feature `training`: a page with a model has no use for it).
 //!
 //! The module is built for WASI, whose files, clock and random numbers the page provides (`ui/wasi.js`): so a model is
 //! opened from a folder in the page's memory as it is from any other, and nothing of limpid knows of pages. What a page
@@ -11,11 +11,12 @@
 #![cfg(target_family = "wasm")]
 #![allow(unsafe_code)] // what is exported and imported: see below
 
+#[cfg(feature = "training")]
 mod training;
 
-use limpid::checkpoint::{Checkpoint, Format};
+use limpid::Machine;
+use limpid::checkpoint::Checkpoint;
 use limpid::numeric::simd::{Level, computed_lanes};
-use limpid::{Lm, Machine};
 use limpid_serve::local::{LocalServer, Told};
 use limpid_serve::{ServeOptions, ServedAs, ServedModel, ServedTraining};
 use serde::Deserialize;
@@ -23,9 +24,7 @@ use serde_json::Value;
 use std::arch::wasm32::v128;
 use std::cell::RefCell;
 use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-use training::PageTraining;
+use std::path::Path;
 
 // SAFETY: the page implements it so: it copies the bytes before it returns, and keeps no pointer.
 #[link(wasm_import_module = "limpid")]
@@ -38,7 +37,6 @@ unsafe extern "C" {
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(vec![]) };
     static SERVER: RefCell<Option<LocalServer>> = const { RefCell::new(None) };
-    static TRAINING: RefCell<Option<PageTraining>> = const { RefCell::new(None) };
 }
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -144,52 +142,5 @@ pub extern "C" fn limpid_ask() {
             Told::Head(status, kind) => say(status, kind.as_bytes()),
             Told::Piece(bytes) => say(0, &bytes),
         });
-    });
-}
-
-/// Writes a model as GGUF: the input is its name and the file's, as a list.
-// SAFETY: no other function of the module has this name.
-#[unsafe(no_mangle)]
-pub extern "C" fn limpid_convert() {
-    answer(|input| {
-        let (name, file): (PathBuf, PathBuf) = serde_json::from_slice(input)?;
-        Lm::from(Checkpoint::open_copied(&name)?).save(&file, Format::Gguf)?;
-        Ok(Value::Null)
-    });
-}
-
-/// Says what a training of these settings would take.
-// SAFETY: no other function of the module has this name.
-#[unsafe(no_mangle)]
-pub extern "C" fn limpid_plan() {
-    answer(training::estimate);
-}
-
-/// Begins a training, and says how far it is.
-// SAFETY: no other function of the module has this name.
-#[unsafe(no_mangle)]
-pub extern "C" fn limpid_train() {
-    answer(|settings| {
-        let training = PageTraining::begin(settings)?;
-        let place = training.place();
-        TRAINING.set(Some(training));
-        Ok(place)
-    });
-}
-
-/// Goes on with the training: the input is for how many milliseconds. Says how far it is then, and its summary if it
-/// has ended.
-// SAFETY: no other function of the module has this name.
-#[unsafe(no_mangle)]
-pub extern "C" fn limpid_continue() {
-    answer(|input| {
-        let time = Duration::from_millis(serde_json::from_slice(input)?);
-        TRAINING.with_borrow_mut(|training| {
-            let training = training.as_mut().ok_or("no training has begun")?;
-            let mut notes = vec![];
-            let mut place = training.go_on(time, &mut |what| notes.push(what.to_string()))?;
-            place["notes"] = notes.into();
-            Ok(place)
-        })
     });
 }

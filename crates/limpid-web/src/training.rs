@@ -3,17 +3,17 @@
 //! It goes on for a moment at a time and saves its state, so that between two moments the page can stop it and take
 //! what the folder holds. A run that ends so and goes on has the bits of one that never did.
 
+use crate::{Result, answer};
+use limpid::checkpoint::{Checkpoint, Format};
 use limpid::settings::{SettingsLayer, training_settings};
 use limpid::train::{Control, Run, Summary, TrainEvent};
-use limpid::{TrainingJob, TrainingPlan, memory};
+use limpid::{Lm, TrainingJob, TrainingPlan, memory};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Bytes that a training may take: a module addresses 4 GiB, and its own part and the text lie there too.
 const MOST: u64 = 3 << 30;
@@ -113,4 +113,55 @@ impl PageTraining {
         }
         Ok(place)
     }
+}
+
+thread_local! {
+    static TRAINING: RefCell<Option<PageTraining>> = const { RefCell::new(None) };
+}
+
+/// Writes a model as GGUF: the input is its name and the file's, as a list.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_convert() {
+    answer(|input| {
+        let (name, file): (PathBuf, PathBuf) = serde_json::from_slice(input)?;
+        Lm::from(Checkpoint::open_copied(&name)?).save(&file, Format::Gguf)?;
+        Ok(Value::Null)
+    });
+}
+
+/// Says what a training of these settings would take.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_plan() {
+    answer(estimate);
+}
+
+/// Begins a training, and says how far it is.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_train() {
+    answer(|settings| {
+        let training = PageTraining::begin(settings)?;
+        let place = training.place();
+        TRAINING.set(Some(training));
+        Ok(place)
+    });
+}
+
+/// Goes on with the training: the input is for how many milliseconds. Says how far it is then, and its summary if it
+/// has ended.
+// SAFETY: no other function of the module has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn limpid_continue() {
+    answer(|input| {
+        let time = Duration::from_millis(serde_json::from_slice(input)?);
+        TRAINING.with_borrow_mut(|training| {
+            let training = training.as_mut().ok_or("no training has begun")?;
+            let mut notes = vec![];
+            let mut place = training.go_on(time, &mut |what| notes.push(what.to_string()))?;
+            place["notes"] = notes.into();
+            Ok(place)
+        })
+    });
 }
