@@ -49,7 +49,7 @@ export class ReasonNote {
     else if (changes[0]) {
       const words = changes.flatMap((/** @type {any} */ { from, to }) =>
         [spelled(piece(to[1])), " for ", spelled(piece(from[1])), ", "]);
-      fill(this.element, "So far: ", ...words, "measuring …");
+      fill(this.element, "So far: ", ...words, "…");
     }
   }
 

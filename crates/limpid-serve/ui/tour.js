@@ -33,8 +33,8 @@ const STOPS = [
   },
   {
     title: "Back to the input", view: "path", parts: ["head", "token", "embed"],
-    says: "What it carried was written there by earlier parts, and in the end by the word itself: its vector in the " +
-      "token table. The path ends here.",
+    says: "Earlier parts wrote that there, and in the end the word itself: its vector in the token table. " +
+      "The path ends here.",
   },
   {
     title: "When it knew", view: "lens", parts: null,

@@ -17,7 +17,7 @@ import { headless, OpenView } from "./view.js";
 /** @type {import("./view.js").View} */
 export const viewOfPath = {
   id: "path", title: "Why this word",
-  about: "What would change this word, and which parts of the model wrote it?",
+  about: "What would change this word, and what wrote it?",
   open: (glass) => new PathView(glass),
   missing: headless(": there is no word to explain. Its attention and its tensors are there."),
   needs: (state, glass) => [pathQuestion(state, glass)],
