@@ -75,7 +75,7 @@ class PathView extends OpenView {
       "tools", make("label", "Why ", this.target), this.typedTarget, make("label", "rather than ", this.foil),
       this.typedFoil,
     ),
-    this.reason.element, this.crumbs, this.notice, this.reading, this.sentence, this.row.element, this.body,
+    div("", this.reason.element), this.crumbs, this.notice, this.reading, this.sentence, this.row.element, this.body,
   );
   /** What the tokens that can be chosen are for. */
   offered = "";
