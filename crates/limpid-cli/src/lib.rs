@@ -474,9 +474,9 @@ mod tests {
             "stop", "tensor", "to_head", "tokens", "train_only", "unit", "via",
         ];
         #[rustfmt::skip]
-        const VALUES: [&str; 20] = [
+        const VALUES: [&str; 21] = [
             "1", "0.5", "64", "2G", "text", "true", "llmc", "f16", "mean", "s0", "nano", "portable", "hf", "gpt2",
-            "stop", "crop", "slide", "1,2", "http://127.0.0.1:1", "int8",
+            "stop", "crop", "slide", "1,2", "http://127.0.0.1:1", "int8", "L0U0",
         ];
         let twice = |command: &Command, flag: &str| {
             let words = [flag, flag];

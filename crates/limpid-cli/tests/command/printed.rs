@@ -212,6 +212,7 @@ const OTHERS: &[(&str, &str)] = &[
         "limpid-cli/src/verbs/serve.rs: limpid serve takes this processor's fastest instruction set: leave --simd out",
         "a sentence",
     ),
+    ("limpid-cli/src/verbs/site.rs: limpid site index.html", "an example of the help; site.spec.js opens such a page"),
     ("limpid-cli/src/verbs/train.rs: {} inspect{named} --open", "it opens a browser; the tests of the page drive one"),
     ("limpid-gpu/src/proof.rs: limpid doctor", "it names the verb, where a GPU is faulty"),
     ("limpid-serve/src/docs.rs: limpid generate --num-samples", "it names the flag"),
