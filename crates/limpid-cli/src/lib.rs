@@ -468,10 +468,10 @@ mod tests {
     #[test]
     fn no_flag_loses_a_value() {
         #[rustfmt::skip]
-        const LISTS: [&str; 24] = [
+        const LISTS: [&str; 26] = [
             "adapter", "add_special_tokens", "against", "allow_host", "cors_origin", "diagram", "freeze", "head",
             "layers", "lora_targets", "negative", "plot", "plot_out", "positive", "prompt", "segments", "special",
-            "stop", "tensor", "to_head", "tokens", "train_only", "unit", "via",
+            "stop", "tensor", "test_negative", "test_positive", "to_head", "tokens", "train_only", "unit", "via",
         ];
         #[rustfmt::skip]
         const VALUES: [&str; 21] = [

@@ -47,6 +47,7 @@ impl Glass {
         let answer = answer.or(likeliest.first().copied()).unwrap_or(0);
         let foil = foil.or(likeliest.into_iter().find(|id| *id != answer)).unwrap_or(0);
         let question = ReasonQuestion { ids: text, row, answer, foil, corrupt };
+        lm.check_reason(&question)?;
         let word = |id: u32| stream::piece(subject, id);
         let start = json!({ "event": "start", "position": row, "answer": token(subject, answer),
             "foil": token(subject, foil) });

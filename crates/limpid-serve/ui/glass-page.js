@@ -8,6 +8,7 @@ import { button, byId, figure, fill, make, on, plural, remark, say } from "./dom
 import { GlassForm } from "./glass-form.js";
 import { GlassSeek } from "./glass-seek.js";
 import { Glass } from "./glass.js";
+import { watchFocus } from "./hands.js";
 import { surpriseAt } from "./runs.js";
 import { Trouble, asTrouble } from "./source.js";
 import { leadOf } from "./says.js";
@@ -87,6 +88,7 @@ export class GlassPage {
     on(this.whyButton, "click", () => this.look("why"));
     on(window, "focus", this.glass.watchModel);
     on(document, "visibilitychange", this.glass.watchModel);
+    watchFocus();
     if (source.holds) this.dimAlways();
   }
 

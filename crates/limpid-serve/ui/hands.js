@@ -53,8 +53,12 @@ const DEEDS = [
  * until somebody goes elsewhere.
  */
 let pressed = "";
-on(document, "pointerdown", () => (pressed = ""), { capture: true });
-on(document, "keydown", (event) => event.key === "Tab" && (pressed = ""), { capture: true });
+
+/** From now on, whoever goes elsewhere takes the focus along. */
+export function watchFocus() {
+  on(document, "pointerdown", () => (pressed = ""), { capture: true });
+  on(document, "keydown", (event) => event.key === "Tab" && (pressed = ""), { capture: true });
+}
 
 /** @param {string} key @param {HTMLElement} made */
 function keepFocus(key, made) {

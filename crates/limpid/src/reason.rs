@@ -187,7 +187,11 @@ impl Lm {
         Ok(self.trace_bytes(tokens, Keep::All)?.saturating_add(ends).saturating_add(runs).saturating_add(search))
     }
 
-    fn check_reason(&self, question: &ReasonQuestion) -> Result<()> {
+    /// Whether a question fits the model, before anything is computed.
+    ///
+    /// # Errors
+    /// What [`Lm::reason`] says of questions.
+    pub fn check_reason(&self, question: &ReasonQuestion) -> Result<()> {
         let ReasonQuestion { ids, row, answer, foil, corrupt } = question;
         let vocab = self.config().vocab_size;
         if !self.interventions().is_empty() {

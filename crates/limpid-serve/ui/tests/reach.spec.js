@@ -148,7 +148,7 @@ test("a saved file begins with the sweep that it keeps", async ({ page }, info) 
   const file = info.outputPath("sweep.html");
   const { status, stderr } = spawnSync(BINARY,
     ["sweep", process.env.LIMPID_FOLDER, "--clean", CLEAN, "--corrupt", CORRUPT, "--metric", "kl", "--site", "z",
-      "--by-pos", "--html", file], { encoding: "utf8" });
+      "--by-pos", "--html", file, "--still"], { encoding: "utf8" });
   expect(status, stderr).toBe(0);
   await page.goto(pathToFileURL(file).href);
   await done(page);
