@@ -221,7 +221,7 @@ impl Level {
     }
 
     /// Whether a multiply-add rounds once here. It does everywhere, but for engines of WebAssembly that round the
-    /// relaxed instruction twice: in their copy of a module, [`computed_lanes`] takes its place.
+    /// relaxed instruction twice: in their copy of a module, `computed_lanes` takes its place.
     pub fn is_sound() -> bool {
         // the exact product is 1 + 2^-11 + 2^-24, and rounded 1 + 2^-11
         let [x, sum] = std::hint::black_box([1.0 + 2f32.powi(-12), -(1.0 + 2f32.powi(-11))]);
