@@ -1,6 +1,7 @@
 //! Directions ([`limpid::directions`]): what tells two kinds of prompts apart, how well, and what adding it does.
 
 use crate::asked::{AskedFields, refusal};
+use crate::sweep::ids;
 use crate::{Glass, GlassError, Result, Subject, stream};
 use limpid::directions::{DirectionPosition, DirectionQuestion};
 use limpid::trace::directions::DirectionMethod;
@@ -64,9 +65,7 @@ impl Glass {
         let layers = body.numbers("layers", lm.config().n_layer)?;
         let tested = test_pairs.is_empty() && given.len() >= TESTED;
         let shown = match body.text("prompt")? {
-            Some(_) => {
-                stream::ids(subject, &AskedFields::read(&json!({ "prompt": body.get("prompt") }), &["prompt"])?)?.0
-            }
+            Some(_) => ids(subject, &body, "prompt")?,
             None => given.first().map_or(vec![], |pair| pair[1].clone()),
         };
         let question = DirectionQuestion {

@@ -7,7 +7,7 @@ use crate::{Glass, Result, Subject, stream};
 use limpid::Error;
 use limpid::reason::{ReasonEvent, ReasonQuestion};
 use limpid_base::budget::Budget;
-use limpid_trace::Keep;
+use limpid_trace::interventions::position_in;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -34,23 +34,14 @@ impl Glass {
         let text = ids(subject, &body, "clean")?;
         let corrupt = body.get("corrupt").map(|_| ids(subject, &body, "corrupt")).transpose()?;
         let at = position(subject, &body, &text)?;
-        let row = if at < 0 { (text.len() as i64 + at) as usize } else { at as usize };
+        let row = position_in(at, text.len()).unwrap_or(0);
         let _held = self.reserve(lm.reason_bytes(text.len())?, wait)?;
-        let (answer, foil) = (one(subject, &body, "answer")?, one(subject, &body, "foil")?);
-        let mut likeliest = vec![];
-        if answer.is_none() || foil.is_none() {
-            let mut run = lm.trace_ids(&text, Keep::Blocks { seen: 0 })?;
-            run.spend(work);
-            let best = run.predictions(row..row + 1, 2)?;
-            likeliest.extend(best.iter().flat_map(|best| &best.top).map(|best| best.id));
-        }
-        let answer = answer.or(likeliest.first().copied()).unwrap_or(0);
-        let foil = foil.or(likeliest.into_iter().find(|id| *id != answer)).unwrap_or(0);
-        let question = ReasonQuestion { ids: text, row, answer, foil, corrupt };
+        let both = [one(subject, &body, "answer")?, one(subject, &body, "foil")?];
+        let question = ReasonQuestion { corrupt, ..ReasonQuestion::new(lm, (text, row), both, work)? };
         lm.check_reason(&question)?;
         let word = |id: u32| stream::piece(subject, id);
-        let start = json!({ "event": "start", "position": row, "answer": token(subject, answer),
-            "foil": token(subject, foil) });
+        let [answer, foil] = [question.answer, question.foil].map(|id| token(subject, id));
+        let start = json!({ "event": "start", "position": row, "answer": answer, "foil": foil });
         if !tell(&start.to_string()) {
             return Ok(());
         }

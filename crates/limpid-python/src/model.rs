@@ -603,14 +603,11 @@ impl Lm {
         let row = position_in(position, ids.len()).filter(|row| *row < ids.len());
         let row = row.ok_or_else(|| PyIndexError::new_err(format!("position: there is no position {position}")))?;
         let found = py.detach(|| {
-            let run = lm.trace_ids(&ids, Keep::default()).map_err(raised)?;
-            let top = run.predictions(row..row + 1, 2).map_err(raised)?;
-            let top: Vec<u32> = top.iter().flat_map(|row| &row.top).map(|next| next.id).collect();
-            let answer = answer.or(top.first().copied()).unwrap_or(0);
-            let foil = foil.or(top.into_iter().find(|id| *id != answer)).unwrap_or(0);
+            let budget = Arc::default();
+            let question = ReasonQuestion::new(&lm, (ids, row), [answer, foil], &budget).map_err(raised)?;
             let mut watch = Watch::new();
-            let question = ReasonQuestion { ids, row, answer, foil, corrupt };
-            let done = lm.reason(&question, &Arc::default(), &mut |_| watch.goes_on());
+            let question = ReasonQuestion { corrupt, ..question };
+            let done = lm.reason(&question, &budget, &mut |_| watch.goes_on());
             watch.end(done)
         })?;
         Ok(pythonize(py, &found.json(&|id| word(&lm, id)))?.unbind())

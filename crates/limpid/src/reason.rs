@@ -37,6 +37,29 @@ pub struct ReasonQuestion {
     pub corrupt: Option<Vec<u32>>,
 }
 
+impl ReasonQuestion {
+    /// A question about an answer and a foil; the likeliest tokens take the place of one that is not given.
+    ///
+    /// # Errors
+    /// If there is no such row, the run fails or the budget is spent.
+    pub fn new(
+        lm: &Lm,
+        (ids, row): (Vec<u32>, usize),
+        [answer, foil]: [Option<u32>; 2],
+        budget: &Arc<Budget>,
+    ) -> Result<ReasonQuestion> {
+        let mut likeliest = vec![];
+        if answer.is_none() || foil.is_none() {
+            let mut run = lm.trace_ids(&ids, Keep::Blocks { seen: 0 })?;
+            run.spend(budget);
+            likeliest.extend(run.predictions(row..row + 1, 2)?.iter().flat_map(|best| &best.top).map(|best| best.id));
+        }
+        let answer = answer.or(likeliest.first().copied()).unwrap_or(0);
+        let foil = foil.or(likeliest.into_iter().find(|id| *id != answer)).unwrap_or(0);
+        Ok(ReasonQuestion { ids, row, answer, foil, corrupt: None })
+    }
+}
+
 /// A word that is changed wherever it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WordChange {
@@ -138,8 +161,7 @@ impl Lm {
         let mut contest = Contest { row: *row, answer: *answer, foil: *foil };
         let mut search = WordSearch::new(self, ids, contest, budget)?;
         if search.own.difference < 0.0 {
-            contest = Contest { answer: *foil, foil: *answer, ..contest };
-            search = WordSearch::new(self, ids, contest, budget)?;
+            contest = search.exchange();
         }
         let own = search.own;
         let mut reason = Reason {

@@ -2,7 +2,7 @@
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import path from "node:path";
-import { expect, test } from "@playwright/test";
+import { expect, test as base } from "@playwright/test";
 import { chromium } from "./chromium.js";
 import { BINARY, UI, serve } from "./servers.js";
 
@@ -14,6 +14,19 @@ export const file = (name) => path.join(process.env.LIMPID_RUNS, `${name}.html`)
 
 /** On a processor without fused multiply-adds, V8 rounds WebAssembly's relaxed one twice. */
 export const UNFUSED = { executablePath: chromium(), args: ["--js-flags=--no-enable-fma3"] };
+
+export const test = base.extend({
+  /** A page without a network, which neither complains nor asks for anything but itself. */
+  page: async ({ page, context }, use) => {
+    await context.setOffline(true);
+    const wrong = [];
+    page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
+    page.on("pageerror", (error) => wrong.push(error.message));
+    page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || wrong.push(`asks ${request.url()}`));
+    await use(page);
+    expect(wrong).toEqual([]);
+  },
+});
 
 /** Saves a page. Nothing is tested where there is no module to put into it (`cargo xtask web` makes one). */
 export function save(name, ...options) {

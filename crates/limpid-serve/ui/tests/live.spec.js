@@ -3,23 +3,10 @@ import { spawnSync } from "node:child_process";
 import { cpSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { gzipSync } from "node:zlib";
-import { chromium, expect, test as base } from "@playwright/test";
-import { MODULE, PROMPT, UNFUSED, asked, compare, file, folder, save, saveBy } from "./live-page.js";
+import { chromium, expect } from "@playwright/test";
+import { MODULE, PROMPT, UNFUSED, asked, compare, file, folder, save, saveBy, test } from "./live-page.js";
 import { barriers } from "./page.js";
 import { BINARY, UI } from "./servers.js";
-
-const test = base.extend({
-  /** A page without a network, which neither complains nor asks for anything but itself. */
-  page: async ({ page, context }, use) => {
-    await context.setOffline(true);
-    const wrong = [];
-    page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
-    page.on("pageerror", (error) => wrong.push(error.message));
-    page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || wrong.push(`asks ${request.url()}`));
-    await use(page);
-    expect(wrong).toEqual([]);
-  },
-});
 
 async function open(page, name) {
   await page.goto(`file://${file(name)}`);

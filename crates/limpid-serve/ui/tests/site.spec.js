@@ -4,8 +4,8 @@ import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
-import { expect, test as base } from "@playwright/test";
-import { MODULE } from "./live-page.js";
+import { expect } from "@playwright/test";
+import { MODULE, test as offline } from "./live-page.js";
 import { barriers } from "./page.js";
 import { BINARY, UI } from "./servers.js";
 
@@ -21,17 +21,10 @@ function limpid(words, cwd = at()) {
   return done.stdout;
 }
 
-const test = base.extend({
-  /** A page without a network, which neither complains nor asks for anything but itself. */
-  page: async ({ page, context }, use) => {
+const test = offline.extend({
+  page: async ({ page }, use) => {
     test.skip(!existsSync(MODULE), "no module for pages was made");
-    await context.setOffline(true);
-    const wrong = [];
-    page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
-    page.on("pageerror", (error) => wrong.push(error.message));
-    page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || wrong.push(`asks ${request.url()}`));
     await use(page);
-    expect(wrong).toEqual([]);
   },
 });
 

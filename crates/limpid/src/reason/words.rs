@@ -97,6 +97,14 @@ impl<'a> WordSearch<'a> {
         Ok(search)
     }
 
+    /// From now on the other token is the answer: what was read of the text holds the other way round.
+    pub(super) fn exchange(&mut self) -> Contest {
+        let Contest { row, answer, foil } = self.contest;
+        self.contest = Contest { row, answer: foil, foil: answer };
+        self.own.difference = -self.own.difference;
+        self.contest
+    }
+
     /// What texts say, as many at once as fit.
     pub(super) fn run(&mut self, texts: &[Vec<u32>]) -> Result<Vec<ContestReading>> {
         let mask = self.lm.tokenizer().ok().and_then(|tokenizer| tokenizer.special("[MASK]"));
